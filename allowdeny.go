@@ -78,6 +78,12 @@ func (c *constant) Charge(ctx context.Context, key string, n int) (Result, error
 	return c.TryAcquireN(ctx, key, n)
 }
 
+// Credit gives nothing back: nothing is counted.
+func (c *constant) Credit(ctx context.Context, key string, n int) (given int, err error) {
+	_, err = c.TryAcquireN(ctx, key, n)
+	return 0, err
+}
+
 // promise denies, or promises permits for now.
 func (c *constant) promise(ctx context.Context, timing timing, key string, n int, _ time.Duration, around *hearers) (*Reservation, error) {
 	r, err := c.TryAcquireN(ctx, key, n)

@@ -46,6 +46,7 @@ type limiterCore struct {
 	core
 	mostCharge int                       // permits of one charge
 	which      func(word, n int64) int64 // see algorithm
+	credits    bool                      // see algorithm
 }
 
 // An algorithm is what core.build has to know of an algorithm.
@@ -76,13 +77,14 @@ type algorithm struct {
 	longest   int64
 	explainer decision.Explainer
 	tenants   bool // see core
+	credits   bool // giveback knows what to do without a ticket
 }
 
 // words is how many words the reply to a run has.
 func (a *algorithm) words() int { return a.scripts.Words + a.rules*a.scripts.WordsOfRule }
 
 func (c *limiterCore) build(client Client, s settings, a algorithm) error {
-	c.mostCharge, c.which = cmp.Or(a.mostCharge, exact.Permits), a.which
+	c.mostCharge, c.which, c.credits = cmp.Or(a.mostCharge, exact.Permits), a.which, a.credits
 	return c.core.build(client, s, c, a)
 }
 

@@ -66,6 +66,10 @@ func TestWhatALoneOperationAllocates(t *testing.T) {
 			_, err := l.Charge(ctx, "user:1", 2)
 			return err
 		}},
+		{"Credit", 12, func() error {
+			_, err := l.Credit(ctx, "user:1", 2)
+			return err
+		}},
 		{"Estimate and Settle", 24, func() error {
 			ticket, _, err := l.Estimate(ctx, "user:1", 10)
 			if err != nil {

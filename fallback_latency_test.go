@@ -45,6 +45,7 @@ func TestLatencyOfWhatASecondaryAnswers(t *testing.T) {
 				"up to":    func() error { _, _, err := f.TryAcquireUpTo(ctx, "k", 1); return err },
 				"estimate": func() error { _, _, err := f.Estimate(ctx, "k", 1); return err },
 				"charge":   func() error { _, err := f.Charge(ctx, "k", 1); return err },
+				"credit":   func() error { _, err := f.Credit(ctx, "k", 1); return err },
 				"reserve":  func() error { _, err := f.Reserve(ctx, "k", 1, time.Hour); return err },
 				"hold":     func() error { _, _, err := holds.TryAcquire(ctx, "k"); return err },
 				"places":   func() error { _, err := holds.Peek(ctx, "k"); return err },

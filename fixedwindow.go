@@ -71,7 +71,7 @@ func countedWindow(f *windows.Fixed) algorithm {
 	return algorithm{
 		id: algorithms.FixedWindow, scripts: of, most: int(f.Own),
 		args: []string{strconv.FormatInt(f.Counter(), 10), strconv.FormatInt(f.Window.Milliseconds(), 10)},
-		cost: redisexec.Cost{Key: 6, Run: 1}, unpack: unpack, explainer: f, mostCharge: exact.Counted,
+		cost: redisexec.Cost{Key: 6, Run: 1}, unpack: unpack, explainer: f, mostCharge: exact.Counted, credits: true,
 	}
 }
 
@@ -82,6 +82,6 @@ func datedWindow(f *windows.Fixed, start string) algorithm {
 	return algorithm{
 		id: algorithms.FixedWindow, scripts: scripts.Of("datedwindow"), most: int(f.Own),
 		args: append(exact.Texts(f.Own, f.Window.Microseconds()), start),
-		cost: redisexec.Cost{Key: 8, Run: 1}, explainer: f,
+		cost: redisexec.Cost{Key: 8, Run: 1}, explainer: f, credits: true,
 	}
 }

@@ -254,6 +254,7 @@ func TestWhatGoesPastSlices(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, ticket.Settle(ctx, 1))
 		must(t)(l.Charge(ctx, "k", 1))
+		require.Zero(t, credited(t, l, 1), "slices are out")
 		_, err = l.Reserve(ctx, "k", 1, time.Second)
 		require.NoError(t, err)
 		must(t)(l.Peek(ctx, "k"))
@@ -272,7 +273,7 @@ func TestWhatGoesPastSlices(t *testing.T) {
 			require.Equal(t, ratelimit.SourceRedis, o.Source)
 			calls = append(calls, o.Call)
 		}
-		require.Equal(t, []ratelimit.Call{"estimate", "settle", "charge", "reserve", "peek", "up to", "acquire"}, calls)
+		require.Equal(t, []ratelimit.Call{"estimate", "settle", "charge", "credit", "reserve", "peek", "up to", "acquire"}, calls)
 	})
 }
 

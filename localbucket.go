@@ -226,6 +226,16 @@ func (l *LocalTokenBucket) charge(key string, n int, o *Observation) {
 	}
 }
 
+// Credit gives n permits of key back, see [Settler].
+func (l *LocalTokenBucket) Credit(ctx context.Context, key string, n int) (given int, err error) {
+	o := Observation{Call: callCredit, Key: key, N: n, Err: l.checkAny(ctx, key, n)}
+	l.observed(ctx, &o, func() {
+		given = l.buckets.GiveBack(key, n)
+		o.N = given
+	})
+	return given, o.Err
+}
+
 func (l *LocalTokenBucket) observers() *watch { return l.watch }
 
 func (l *LocalTokenBucket) settle(_ context.Context, t *Ticket, o *Observation) sending {

@@ -237,7 +237,7 @@ func TestALocalBucketDoesWhatOneOnRedisDoes(t *testing.T) {
 				ratelimit.Reserver
 			}{ratelimit.Must(onRedis.With(limit.rate, burst)), ratelimit.Must(local.With(limit.rate, burst))}
 			n := 1 + random.IntN(burst)
-			op := random.IntN(8)
+			op := random.IntN(9)
 			var p pair
 			var told [2][]any
 			at := random.IntN(max(len(open), 1))
@@ -277,6 +277,8 @@ func TestALocalBucketDoesWhatOneOnRedisDoes(t *testing.T) {
 						note(open[at].reservations[i].Cancel(ctx))
 						counts["cancelled"]++
 					}
+				case 8:
+					note(l.Credit(ctx, "k", n))
 				}
 				note(l.Peek(ctx, "k"))
 			}

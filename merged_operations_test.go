@@ -79,6 +79,13 @@ func (c *caller) charge(key string, n int) {
 	})
 }
 
+func (c *caller) credit(key string, n int) {
+	c.add(func(ctx context.Context) (o outcome, _ *ratelimit.Ticket, err error) {
+		o.taken, err = c.l.Credit(ctx, key, n)
+		return o, nil, err
+	})
+}
+
 // settle settles the ticket of a call that was made before.
 func (c *caller) settle(call, actual int) {
 	c.add(func(ctx context.Context) (outcome, *ratelimit.Ticket, error) {
@@ -222,7 +229,7 @@ func TestMergedCallsOfEveryKindAreThoseOneByOne(t *testing.T) {
 					c.estimate(key, 1)
 					c.settle(2, 3)
 				},
-				func(c *caller, key string) { c.settle(7, 0); c.charge(key, 1); c.upTo(key, 2) },
+				func(c *caller, key string) { c.settle(7, 0); c.charge(key, 1); c.credit(key, 1); c.upTo(key, 2) },
 			},
 			{ // estimates in two runs
 				func(c *caller, key string) { c.estimate(key, 1); c.acquire(key, 1); c.estimate(key, 1) },

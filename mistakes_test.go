@@ -45,6 +45,10 @@ func attemptsOf(key string) []attempt {
 			_, err := l.(ratelimit.Settler).Charge(ctx, key, n)
 			return err
 		}},
+		{"Credit", func(l ratelimit.Limiter, n int) error {
+			_, err := l.(ratelimit.Settler).Credit(ctx, key, n)
+			return err
+		}},
 		{"Reserve", func(l ratelimit.Limiter, n int) error {
 			r, err := l.(interface {
 				Reserve(context.Context, string, int, time.Duration) (*ratelimit.Reservation, error)

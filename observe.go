@@ -84,6 +84,7 @@ type Observation struct {
 //	"estimate"  Estimate, also as a claim
 //	"hold"      TryAcquire, TryAcquireN and Do of an InFlight, also as a claim
 //	"charge"    Charge
+//	"credit"    Credit; N permits were given back
 //	"settle"    Ticket.Settle
 //	"cancel"    Reservation.Cancel
 //	"extend"    Hold.Extend
@@ -105,6 +106,7 @@ const (
 	callEstimate Call = "estimate"
 	callHold     Call = "hold"
 	callCharge   Call = "charge"
+	callCredit   Call = "credit"
 	callSettle   Call = "settle"
 	callCancel   Call = "cancel"
 	callExtend   Call = "extend"

@@ -120,6 +120,10 @@ func TestMergedOperationsReportTheirBatch(t *testing.T) {
 			_, err := l.Charge(ctx, key, 2)
 			return err
 		},
+		callCredit: func(ctx context.Context, l *TokenBucket, key string, _ *Ticket) error {
+			_, err := l.Credit(ctx, key, 2)
+			return err
+		},
 		callEstimate: func(ctx context.Context, l *TokenBucket, key string, _ *Ticket) error {
 			_, _, err := l.Estimate(ctx, key, 2)
 			return err

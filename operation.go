@@ -7,7 +7,7 @@ import (
 )
 
 // An operation is what a call does to a key. Each is a variable in the file of its methods: acquire here, look in
-// look.go, upTo in upto.go, estimate and charge in settle.go, reserve in reserve.go, hold in inflight.go.
+// look.go, upTo in upto.go, estimate, charge and credit in settle.go, reserve in reserve.go, hold in inflight.go.
 type operation struct {
 	call Call // as what it is observed
 
@@ -169,6 +169,12 @@ func (p *policied) Estimate(ctx context.Context, key string, n int) (*Ticket, Re
 func (p *policied) Charge(ctx context.Context, key string, n int) (Result, error) {
 	o := p.operate(ctx, charge, key, n)
 	return o.result, o.err
+}
+
+// Credit gives n permits of key back, see [Settler].
+func (p *policied) Credit(ctx context.Context, key string, n int) (given int, err error) {
+	o := p.operate(ctx, credit, key, n)
+	return o.taken, o.err
 }
 
 // Reserve reserves n permits of key, see [TokenBucket.Reserve].

@@ -356,7 +356,11 @@ func (g *guarded) note(ctx context.Context) {
 		if local == nil || !local.follow {
 			continue
 		}
-		if checkKey(key) == nil {
+		switch {
+		case checkKey(key) != nil:
+		case g.call.op == credit:
+			local.buckets.NoteChange(key, g.out.taken, f.most)
+		default:
 			local.buckets.Note(key, r.Remaining, r.Limit)
 		}
 		if hearers := g.out.hearersOf(i); hearers != nil {

@@ -74,6 +74,14 @@ var operations = []operation{
 	{"charge", func(t *testing.T, l operator) []any {
 		return []any{must(t)(l.Charge(ctx, "k", 5)), must(t)(l.TryAcquire(ctx, "k")), must(t)(l.Peek(ctx, "k"))}
 	}},
+	{"credit", func(t *testing.T, l operator) []any {
+		taken := must(t)(l.TryAcquireN(ctx, "k", 3))
+		given, err := l.Credit(ctx, "k", 2)
+		if err != nil { // a sliding window or a log
+			require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
+		}
+		return []any{taken, given, err != nil, must(t)(l.Peek(ctx, "k"))}
+	}},
 	{"reserve", func(t *testing.T, l operator) (told []any) {
 		bucket, ok := l.(ratelimit.Reserver)
 		if !ok {

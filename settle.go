@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/tryacquire/ratelimit/internal/decision"
+	"github.com/tryacquire/ratelimit/internal/exact"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 )
 
@@ -29,6 +30,17 @@ type Settler interface {
 	// 10^9 permits, and the storage ZSet, have lower bounds (docs/choosing.md, "Bounds"). The other errors are those
 	// of TryAcquire, and ErrInvalidPermits for n below 1.
 	Charge(ctx context.Context, key string, n int) (Result, error)
+
+	// Credit gives n permits of key back without a ticket, such as for goodwill, and returns how many of them were
+	// missing: a bucket is never more than full, and a window's count never below 0. In any interval the limiter allows
+	// at most what its rule allows, and as many permits more as were credited during the interval.
+	//
+	// A bucket takes no credit while permits are promised to callers that [Wait], or are out in slices of a [Leased]. A
+	// fixed or calendar window takes it for its present window. Sliding windows, logs and fair token buckets take none,
+	// because it is not known which of their permits come back: the error wraps ErrInvalidConfig, and the Ticket of an
+	// Estimate is the remedy. The other errors are those of TryAcquire, and ErrInvalidPermits for n below 1. After an
+	// error the permits may have been given back, once.
+	Credit(ctx context.Context, key string, n int) (given int, err error)
 }
 
 // estimate takes n permits, and remembers where.
@@ -54,6 +66,21 @@ var charge = &operation{
 	},
 	decide: func(ctx context.Context, l any, _ *call, claim *Claim) (o outcome) {
 		o.result, o.err = l.(Settler).Charge(ctx, claim.key, claim.n)
+		return o
+	},
+}
+
+// credit gives back permits for which there is no ticket.
+var credit = &operation{
+	call:   callCredit,
+	unable: unableToSettle,
+	check: func(ctx context.Context, c *core, _ *call, claim *Claim) error {
+		return c.decider.(charger).checkCredit(ctx, claim.key, claim.n)
+	},
+	decide: func(ctx context.Context, l any, _ *call, claim *Claim) (o outcome) {
+		done := claim.hearers.givesBack(ctx, claim.key, claim.n, 0)
+		o.taken, o.err = l.(Settler).Credit(ctx, claim.key, claim.n)
+		done(o.err)
 		return o
 	},
 }
@@ -136,6 +163,7 @@ type charger interface {
 	estimate(ctx context.Context, o *Observation) (*Ticket, sending)
 	newTicket(key string, n int, i int64, words []int64) *Ticket
 	checkCharge(ctx context.Context, key string, n int) error
+	checkCredit(ctx context.Context, key string, n int) error
 }
 
 // newTicket is the ticket of estimate i, from 0, of a run of equal estimates of n permits. The
@@ -188,6 +216,39 @@ func (c *limiterCore) checkCost(n int) error {
 		return errTooFew(n)
 	case n > c.mostCharge:
 		return fmt.Errorf("%w: %d permits at once of %s, which charges %d at most; charge them in parts", ErrTooMuchDebt, n, c.title, c.mostCharge)
+	}
+	return nil
+}
+
+// Credit gives n permits of key back without a ticket, see [Settler].
+func (c *limiterCore) Credit(ctx context.Context, key string, n int) (given int, err error) {
+	o := Observation{Call: callCredit, Key: key, N: n}
+	o.Err = c.checkCredit(ctx, key, n)
+	c.watch.observed(ctx, &o, func() (sent sending) {
+		reply, err := c.operate(ctx, key, redisexec.Operation{
+			Op: redisexec.GiveBack, N: min(n, exact.Permits), Times: 1, Detail: &redisexec.Detail{Where: redisexec.Nowhere},
+		})
+		if err != nil {
+			o.Err = c.failed(ctx, key, err)
+		} else {
+			given = int(reply.Words[0])
+			o.N = given
+			reply.Done()
+		}
+		return reply.Batch
+	})
+	return given, o.Err
+}
+
+func (c *limiterCore) checkCredit(ctx context.Context, key string, n int) error {
+	if err := c.check(ctx, key, 1); err != nil {
+		return err
+	}
+	switch {
+	case n < 1:
+		return errTooFew(n)
+	case !c.credits:
+		return invalidConfig("the %s takes no credit; take permits that may come back with Estimate, and give them back with the Ticket", c.title)
 	}
 	return nil
 }

@@ -35,6 +35,7 @@ func TestSettlingDecidesAsTheModels(t *testing.T) {
 		p, err := f.Draw(rng, r.client, r.opts...)
 		require.NoError(t, err)
 		m, l := p.Model().(model.Settler), p.Limiter.(settling)
+		credited, _ := m.(model.Creditor)
 		callers := r.opts != nil
 		// With entries that have left the windows and are not removed yet, the model differs after a
 		// step of the server's clock: they count again.
@@ -120,6 +121,12 @@ func TestSettlingDecidesAsTheModels(t *testing.T) {
 				}
 				want = m.Charge(step.Now, n)
 				same(got, err)
+			case op == 6 && credited != nil:
+				n := 1 + rng.IntN(min(2*m.Max(), 10_000))
+				at += fmt.Sprintf(", credit %d", n)
+				given, err := l.Credit(ctx, "k", n)
+				require.NoError(t, err, at)
+				require.Equal(t, credited.Credit(step.Now, n), given, at)
 			case op == 7:
 				n := min(step.N+rng.IntN(3), 200)
 				at += fmt.Sprintf(", up to %d", n)

@@ -88,6 +88,13 @@ func (*Shadow) around(ctx context.Context, c *call, own claimSet) outcome {
 	if out.err != nil || c.op == look || c.op == pause || c.op == resume || out.repeated() { // nothing was taken
 		return out
 	}
+	if c.op == credit { // nothing to compare: the trial gets it too
+		if s := shadows[0]; s != nil {
+			key, n := c.claims[0].key, c.claims[0].n
+			s.try(ctx, trialCall{settle: func(ctx context.Context, _ int) error { return operate(ctx, s.trial, credit, key, n, call{}).err }})
+		}
+		return out
+	}
 	for i, s := range shadows {
 		if s == nil || !out.othersAllowed(i) {
 			continue

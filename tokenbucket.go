@@ -146,7 +146,7 @@ const returnExactly = 1
 
 // bucketAlgorithm is what runs b on Redis. mark is that of the clock in its states.
 func bucketAlgorithm(id string, b *gcra.Bucket, exactly bool, mark string) algorithm {
-	a := algorithm{id: id, most: int(b.Size), cost: redisexec.Cost{Key: 8, Run: 1}}
+	a := algorithm{id: id, most: int(b.Size), cost: redisexec.Cost{Key: 8, Run: 1}, credits: true}
 	a.which = func(int64, int64) int64 { return 0 }
 	if exactly {
 		a.which = func(int64, int64) int64 { return returnExactly }

@@ -26,7 +26,7 @@
 //	ratelimit.result            decisions, duration                       allowed, denied, untaken, failed
 //	                            operations                                done, failed
 //	ratelimit.source            decisions, duration, permits, operations  none, redis, memory, fallback, local
-//	ratelimit.operation         operations                                peek, reset, charge, settle, cancel, extend, release
+//	ratelimit.operation         operations                                peek, reset, charge, credit, settle, cancel, extend, release
 //	ratelimit.breaker.state     breaker.changes                           closed, half-open, open
 //	error.type                  decisions and operations that failed      see observe.ErrorType
 //	ratelimit.fallback.reason   decisions with the source fallback        see observe.ErrorType

@@ -230,7 +230,7 @@ end
 
 -- <spare>
 -- How many of the permits that are given back the slices that are out leave room for: of a slice all
--- or none, of an estimate as many as were spare since the older epoch began.
+-- or none, of an estimate as many as were spare since the older epoch began, of a credit (where is '') none.
 -- needs: back present slices state theirs where which
 -- sets: returns state
 local returns = back
@@ -240,7 +240,7 @@ if slices then
   for of, age, slack in string.gmatch(slices.epochs, ',(%d+),(%d+),(%d+)') do
     if of == which and slack + 0 >= back then returns = back end
     if not since then since = slices.from - age end
-    if which + 0 < 2 and where + 0 >= since and returns == 0 then returns = math.min(slack, back) end
+    if which + 0 < 2 and where ~= '' and where + 0 >= since and returns == 0 then returns = math.min(slack, back) end
   end
   if theirs then returns = 0 end
   if which + 0 < 2 and present >= slices.ends then returns = back end

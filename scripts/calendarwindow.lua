@@ -166,7 +166,7 @@ out[size + 2] = 0
 -- needs: key back closes keep used last written margin where
 -- sets: given used
 local given = 0
-if closes == where + 0 and keep >= closes then given = math.min(back, used) end
+if where == '' or closes == where + 0 and keep >= closes then given = math.min(back, used) end
 if given > 0 and given == used then
   if written == '' then
     redis.call('UNLINK', key)

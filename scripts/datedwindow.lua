@@ -158,7 +158,7 @@ out[size + 2] = 0
 -- needs: key back start used longest written margin where
 -- sets: given used
 local given = 0
-if start == where + 0 then given = math.min(back, used) end
+if where == '' or start == where + 0 then given = math.min(back, used) end
 if given > 0 and given == used then
   if written == '' then
     redis.call('UNLINK', key)

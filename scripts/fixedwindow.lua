@@ -179,10 +179,19 @@ end
 -- <giveback>
 -- The window is the ticket's if it may end when that does, and no later window may: one
 -- that opens when it is over ends a window's length after it, or later.
--- needs: back call key most open room taken where which window
--- sets: given taken
+-- needs: back call key most open room state taken where which window
+-- sets: given room taken
 local given = 0
-if open then
+if where == '' and state then -- a credit, to whichever window is open
+  given = math.min(back, math.floor((most - room) / 1000000))
+  taken = -given
+  room = room + given * 1000000
+  if most - room < 1000000 then
+    redis.call('UNLINK', key)
+  elseif given > 0 then
+    -- <store/>
+  end
+elseif open then
   local time = redis.call('TIME')
   local ends = call('PTTL', key)
   local after = redis.call('TIME')

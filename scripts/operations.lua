@@ -9,7 +9,7 @@
 --          <permits>e<times>          the same, and where the permits are: a ticket
 --          <permits>c<times>          charges: taken whether they fit or not, as a debt, which
 --                                     is repaid before anybody is allowed again
---          <permits>g<where>/<which>  give back what a ticket stands for
+--          <permits>g<where>/<which>  give back what a ticket stands for; a credit has no <where>
 -- <if slice>
 --          <most>d<waiting>/<microseconds>/<id>
 --                                     a slice: up to so many permits, to be spent within so many

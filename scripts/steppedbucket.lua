@@ -293,8 +293,7 @@ if which == '1' then
   if since < where + 0 or theirs then less = -1 end -- how much was refilled is not known
 end
 if less >= 0 and less + lessPart > 0 and whole + part > 0 and (writes == rule or not string.find(writes, '!', 1, true)) then
-  given = math.min(less, whole)
-  if lessPart > 0 and less < whole then given = given + 1 end
+  given = math.min(lessPart > 0 and less + 1 or less, part > 0 and whole + 1 or whole)
   if theirs then theirs.full = math.max(theirs.less(returns), 0) end
   whole = whole - less
   part = part - lessPart

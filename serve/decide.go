@@ -21,6 +21,7 @@ type descriptor struct {
 	*match        // nil: it has no limit
 	hits    int   // 0 looks
 	asked   int64 // the hits, also if there are more than a limiter knows
+	back    int   // hits that are given back; then there are no others
 	limiter ratelimit.Limiter
 
 	known  bool // what follows is an answer
@@ -56,13 +57,16 @@ func (s *Service) descriptors(c *config, r *pb.RateLimitRequest) ([]descriptor, 
 		if d.unlimited {
 			continue
 		}
-		if from.GetIsNegativeHits() {
-			return nil, status.Errorf(codes.Unimplemented, "descriptor %d: is_negative_hits: hits cannot be given back", i+1)
-		}
 		if units[d.unit] == 0 {
 			return nil, status.Errorf(codes.InvalidArgument, "descriptor %d: the limit's unit %d is not known", i+1, d.unit)
 		}
 		d.asked, d.used = hitsOf(r, from), -1
+		if from.GetIsNegativeHits() {
+			if d.algorithm == slidingWindow {
+				return nil, status.Errorf(codes.Unimplemented, "descriptor %d: is_negative_hits: a sliding_window takes no hits back", i+1)
+			}
+			d.back, d.asked = int(min(d.asked, mostLimit)), 0
+		}
 		d.hits = int(min(d.asked, mostLimit+1))
 		if s.options.CountDenied && d.algorithm == fixedWindow && !d.countDenied {
 			own := *d.rule
@@ -98,9 +102,10 @@ func hitsOf(r *pb.RateLimitRequest, d *common.RateLimitDescriptor) int64 {
 }
 
 // decide answers the descriptors. Those that count what they deny come first, because their counts do not depend on the
-// others. Then all others that can deny the request decide together, all or nothing, and last those that cannot.
+// others. Then all others that can deny the request decide together, all or nothing, and last those that cannot, and what
+// is given back.
 func (s *Service) decide(ctx context.Context, all []descriptor) (over bool, err error) {
-	var counting, enforced, quotas, shadows []*descriptor
+	var counting, enforced, quotas, shadows, credits []*descriptor
 	for i := range all {
 		d := &all[i]
 		switch {
@@ -110,6 +115,8 @@ func (s *Service) decide(ctx context.Context, all []descriptor) (over bool, err 
 			if d.over && d.enforced() {
 				over = true
 			}
+		case d.back > 0:
+			credits = append(credits, d)
 		case d.countDenied:
 			counting = append(counting, d)
 		case d.quota:
@@ -154,6 +161,11 @@ func (s *Service) decide(ctx context.Context, all []descriptor) (over bool, err 
 			return false, err
 		}
 	}
+	for _, d := range credits {
+		if err := d.credit(ctx, !over); err != nil {
+			return false, err
+		}
+	}
 	for _, d := range enforced {
 		if err := d.look(ctx); err != nil {
 			return false, err
@@ -166,7 +178,7 @@ func (s *Service) decide(ctx context.Context, all []descriptor) (over bool, err 
 func allQuotasOver(all []descriptor) bool {
 	quotas := 0
 	for i := range all {
-		if d := &all[i]; d.match != nil && !d.unlimited && d.quota {
+		if d := &all[i]; d.match != nil && !d.unlimited && d.quota && d.back == 0 {
 			if quotas++; !d.over {
 				return false
 			}
@@ -377,6 +389,26 @@ func (d *descriptor) alone(ctx context.Context, take bool, t *taken) error {
 		return failed(err)
 	}
 	d.answered(r)
+	return nil
+}
+
+// credit gives hits back, or if the request is denied, it only looks. The descriptor is never over its limit.
+func (d *descriptor) credit(ctx context.Context, give bool) error {
+	if give {
+		if _, err := d.limiter.(ratelimit.Settler).Credit(ctx, d.key, d.back); err != nil {
+			return failed(err)
+		}
+	}
+	r, err := d.limiter.Peek(ctx, d.key)
+	if err != nil {
+		return failed(err)
+	}
+	if d.countDenied {
+		d.counted(r)
+	} else {
+		d.answered(r)
+	}
+	d.over = false
 	return nil
 }
 

@@ -55,8 +55,6 @@ func TestWithoutALimit(t *testing.T) {
 
 func TestWrongRequests(t *testing.T) {
 	onStage(t, Options{}, func(t *testing.T, s stage) {
-		negative := request(1, "user=42")
-		negative.Descriptors[0].IsNegativeHits = true
 		unit := request(1, "user=42")
 		unit.Descriptors[0].Limit = &common.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 5}
 		for _, test := range []struct {
@@ -66,7 +64,7 @@ func TestWrongRequests(t *testing.T) {
 		}{
 			{&pb.RateLimitRequest{}, codes.InvalidArgument, "rate limit domain must not be empty"},
 			{&pb.RateLimitRequest{Domain: "shop"}, codes.InvalidArgument, "rate limit descriptor list must not be empty"},
-			{negative, codes.Unimplemented, "descriptor 1: is_negative_hits: hits cannot be given back"},
+			{back(request(1, "sliding=1")), codes.Unimplemented, "descriptor 1: is_negative_hits: a sliding_window takes no hits back"},
 			{unit, codes.InvalidArgument, "descriptor 1: the limit's unit 0 is not known"},
 		} {
 			_, err := s.ShouldRateLimit(t.Context(), test.request)
@@ -85,6 +83,36 @@ func TestAllOrNothing(t *testing.T) {
 			s.expect("OVER | OK 8 of 10/minute, 1m0s | OVER 0 of 2/second, 1s", request(1, "user=42", "user=42,path=/search"))
 		}
 		s.expect("OVER | OVER 0 of 10/minute, 1m0s | OK 3 of 3/hour, 1h0m0s", request(11, "user=42", "files=files/a:1"))
+	})
+}
+
+// back makes the hits of the first descriptor negative.
+func back(r *pb.RateLimitRequest) *pb.RateLimitRequest {
+	r.Descriptors[0].IsNegativeHits = true
+	return r
+}
+
+// TestNegativeHits are given back, at most what is taken, if the request is allowed. They count in no metric.
+func TestNegativeHits(t *testing.T) {
+	onStage(t, Options{}, func(t *testing.T, s stage) {
+		s.expect("OK | OK 10 of 10/minute, 1m0s", back(request(3, "user=42")))
+		s.expect("OK | OK 0 of 10/minute, 1m0s", request(10, "user=42"))
+		s.expect("OK | OK 3 of 10/minute, 1m0s", back(request(3, "user=42")))
+		s.expect("OK | OK 4 of 10/minute, 1m0s", back(request(0, "user=42:1")))
+		s.expect("OK | OK 4 of 10/minute, 1m0s", back(request(0, "user=42:0")))
+		s.expect("OVER | OK 4 of 10/minute, 1m0s | OVER 0 of 0/day, 24h0m0s", back(request(1, "user=42", "banned=1")))
+		s.expect("OK | OK 10 of 10/minute, 1m0s", back(request(0, "user=42:99999999999")))
+		s.expect("OK | OK 0 of 0/day, 24h0m0s", back(request(1, "banned=1")))
+		s.expect("OVER | OVER 0 of 4/minute, 1m0s", request(0, "counts=1:6"))
+		s.expect("OK | OK 0 of 4/minute, 1m0s", back(request(1, "counts=1")))
+		s.expect("OK | OK 1 of 4/minute, 1m0s", back(request(2, "counts=1")))
+		var metrics strings.Builder
+		s.stats.write(&metrics)
+		require.Contains(t, metrics.String(), `total_hits{domain="shop",descriptor="user"} 10`)
+	})
+	onStage(t, Options{CountDenied: true}, func(t *testing.T, s stage) {
+		s.expect("OVER | OVER 0 of 10/minute, 1m0s", request(12, "user=42"))
+		s.expect("OK | OK 1 of 10/minute, 1m0s", back(request(3, "user=42")))
 	})
 }
 

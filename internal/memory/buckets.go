@@ -160,13 +160,14 @@ func (b *Buckets) owe(s *state, n int, owed gcra.Level) decision.Result {
 	return r
 }
 
-// GiveBack gives back n permits of an estimate. A key that has been dropped is full.
-func (b *Buckets) GiveBack(key string, n int) {
+// GiveBack gives back n permits, of an estimate or as a credit, and returns how many of them were missing, rounded up. A key
+// that has been dropped is full.
+func (b *Buckets) GiveBack(key string, n int) (given int) {
 	var s state
 	b.lock(key, &s)
 	defer s.shard.mu.Unlock()
 	if s.b == nil || s.b.due > s.present {
-		return // those who wait have their instants, which the next caller would get too
+		return 0 // those who wait have their instants, which the next caller would get too
 	}
 	lowered := func(l gcra.Level) gcra.Level {
 		if l.Permits < int64(n) {
@@ -178,6 +179,7 @@ func (b *Buckets) GiveBack(key string, n int) {
 	if s.missing != (gcra.Level{}) {
 		b.store(s.shard, s.b, key, s.b.rule, s.b.at, lowered(s.b.missing), lowered(s.b.own))
 	}
+	return int(min(int64(n), s.missing.Ceil()))
 }
 
 // Owe takes n permits that others have promised for later, or what is left of them.

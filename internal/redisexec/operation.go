@@ -53,7 +53,7 @@ type Operation struct {
 
 // A Detail is what only some operations have.
 type Detail struct {
-	Where, Which  int64  // the ticket of a GiveBack; the length of a Pause; the wait and the quiet time of a Strike
+	Where, Which  int64  // the ticket of a GiveBack, Nowhere and 0 if there is none; the length of a Pause; the wait and the quiet time of a Strike
 	Steps         string // of a Strike: a colon and the microseconds of each
 	Longest       int64  // wait of a Reserve, time of a Lease, microseconds; milliseconds for which a Remember is remembered
 	Waiting       int    // permits of a Lease, or as many of them as fit
@@ -66,6 +66,9 @@ type Detail struct {
 	// nobody needs it.
 	Late func(Reply, error)
 }
+
+// Nowhere is where the permits are of a GiveBack without a ticket.
+const Nowhere = -1
 
 // IfLate is the Late of the Detail. It is nil if the operation has no Detail.
 func (o Operation) IfLate() func(Reply, error) {
@@ -80,8 +83,10 @@ func (o Operation) Append(to []byte) []byte {
 	to = append(strconv.AppendInt(to, int64(o.N), 10), byte(o.Op))
 	switch o.Op {
 	case GiveBack:
-		to = append(strconv.AppendInt(to, o.Where, 10), '/')
-		return strconv.AppendInt(to, o.Which, 10)
+		if o.Where != Nowhere {
+			to = strconv.AppendInt(to, o.Where, 10)
+		}
+		return strconv.AppendInt(append(to, '/'), o.Which, 10)
 	case Pause:
 		return strconv.AppendInt(to, o.Where, 10)
 	case Resume:

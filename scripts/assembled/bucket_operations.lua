@@ -9,7 +9,7 @@
 --          <permits>e<times>          the same, and where the permits are: a ticket
 --          <permits>c<times>          charges: taken whether they fit or not, as a debt, which
 --                                     is repaid before anybody is allowed again
---          <permits>g<where>/<which>  give back what a ticket stands for
+--          <permits>g<where>/<which>  give back what a ticket stands for; a credit has no <where>
 --          <most>d<waiting>/<microseconds>/<id>
 --                                     a slice: up to so many permits, to be spent within so many
 --                                     microseconds, and at least those that callers wait for
@@ -351,7 +351,7 @@ local function decide(key, operations)
       -- sets: given missing present repair state
       -- <spare>
       -- How many of the permits that are given back the slices that are out leave room for: of a slice all
-      -- or none, of an estimate as many as were spare since the older epoch began.
+      -- or none, of an estimate as many as were spare since the older epoch began, of a credit (where is '') none.
       -- needs: back present slices state theirs where which
       -- sets: returns state
       local returns = back
@@ -361,7 +361,7 @@ local function decide(key, operations)
         for of, age, slack in string.gmatch(slices.epochs, ',(%d+),(%d+),(%d+)') do
           if of == which and slack + 0 >= back then returns = back end
           if not since then since = slices.from - age end
-          if which + 0 < 2 and where + 0 >= since and returns == 0 then returns = math.min(slack, back) end
+          if which + 0 < 2 and where ~= '' and where + 0 >= since and returns == 0 then returns = math.min(slack, back) end
         end
         if theirs then returns = 0 end
         if which + 0 < 2 and present >= slices.ends then returns = back end

@@ -9,7 +9,7 @@
 --          <permits>e<times>          the same, and where the permits are: a ticket
 --          <permits>c<times>          charges: taken whether they fit or not, as a debt, which
 --                                     is repaid before anybody is allowed again
---          <permits>g<where>/<which>  give back what a ticket stands for
+--          <permits>g<where>/<which>  give back what a ticket stands for; a credit has no <where>
 -- Reply  for each key and operation:
 --          x, c  the algorithm's words of a run. The first word is the number of requests
 --                allowed, or charged: these are the first ones of the run
@@ -106,7 +106,7 @@ local function decide(key, operations)
       -- needs: key back closes keep used last written margin where
       -- sets: given used
       local given = 0
-      if closes == where + 0 and keep >= closes then given = math.min(back, used) end
+      if where == '' or closes == where + 0 and keep >= closes then given = math.min(back, used) end
       if given > 0 and given == used then
         if written == '' then
           redis.call('UNLINK', key)

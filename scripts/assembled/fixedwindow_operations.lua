@@ -9,7 +9,7 @@
 --          <permits>e<times>          the same, and where the permits are: a ticket
 --          <permits>c<times>          charges: taken whether they fit or not, as a debt, which
 --                                     is repaid before anybody is allowed again
---          <permits>g<where>/<which>  give back what a ticket stands for
+--          <permits>g<where>/<which>  give back what a ticket stands for; a credit has no <where>
 -- Reply  for each key and operation:
 --          x, c  the algorithm's words of a run. The first word is the number of requests
 --                allowed, or charged: these are the first ones of the run
@@ -102,10 +102,29 @@ local function decide(key, operations)
       -- <giveback>
       -- The window is the ticket's if it may end when that does, and no later window may: one
       -- that opens when it is over ends a window's length after it, or later.
-      -- needs: back call key most open room taken where which window
-      -- sets: given taken
+      -- needs: back call key most open room state taken where which window
+      -- sets: given room taken
       local given = 0
-      if open then
+      if where == '' and state then -- a credit, to whichever window is open
+        given = math.min(back, math.floor((most - room) / 1000000))
+        taken = -given
+        room = room + given * 1000000
+        if most - room < 1000000 then
+          redis.call('UNLINK', key)
+        elseif given > 0 then
+          -- <store>
+            -- needs: key most room lasts open taken
+            -- sets:
+            if open then
+              redis.call('INCRBY', key, taken .. '000000')
+            elseif most - room >= 2 ^ 53 then -- repair: more permits than a counter holds, in the state of datedwindow.lua
+              redis.call('PEXPIRE', key, string.format('%d', lasts))
+            else
+              redis.call('SET', key, string.format('%d', most - room),
+                'PX', string.format('%d', lasts))
+            end
+        end
+      elseif open then
         local time = redis.call('TIME')
         local ends = call('PTTL', key)
         local after = redis.call('TIME')

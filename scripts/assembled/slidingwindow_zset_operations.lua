@@ -9,7 +9,7 @@
 --          <permits>e<times>          the same, and where the permits are: a ticket
 --          <permits>c<times>          charges: taken whether they fit or not, as a debt, which
 --                                     is repaid before anybody is allowed again
---          <permits>g<where>/<which>  give back what a ticket stands for
+--          <permits>g<where>/<which>  give back what a ticket stands for; a credit has no <where>
 -- Reply  for each key and operation:
 --          x, c  the algorithm's words of a run. The first word is the number of requests
 --                allowed, or charged: these are the first ones of the run

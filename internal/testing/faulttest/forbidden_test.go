@@ -31,6 +31,7 @@ func allRefused(t *testing.T, client ratelimit.Client) {
 		"up to":    func() error { _, _, err := guarded.TryAcquireUpTo(ctx, "k", 2); return err },
 		"estimate": func() error { _, _, err := guarded.Estimate(ctx, "k", 2); return err },
 		"charge":   func() error { _, err := guarded.Charge(ctx, "k", 2); return err },
+		"credit":   func() error { _, err := guarded.Credit(ctx, "k", 2); return err },
 		"reserve":  func() error { _, err := guarded.Reserve(ctx, "k", 2, time.Second); return err },
 		"hold":     func() error { _, _, err := holds.TryAcquire(ctx, "k"); return err },
 		"claims": func() error {

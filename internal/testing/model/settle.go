@@ -16,6 +16,21 @@ type Settler interface {
 	GiveBack(now int64, n int, place int64)
 }
 
+// A Creditor is a model of a limiter that takes permits back without a place.
+type Creditor interface {
+	// Credit gives n permits back at now, and returns how many of them were missing, rounded up.
+	Credit(now int64, n int) int
+}
+
+var (
+	_ Creditor = (*TokenBucket)(nil)
+	_ Creditor = (*LeakyBucket)(nil)
+	_ Creditor = (*SteppedBucket)(nil)
+	_ Creditor = (*FixedWindow)(nil)
+	_ Creditor = (*ClockWindow)(nil)
+	_ Creditor = (*CalendarWindow)(nil)
+)
+
 var (
 	_ Settler = (*TokenBucket)(nil)
 	_ Settler = (*LeakyBucket)(nil)
@@ -60,6 +75,21 @@ func (b *TokenBucket) GiveBack(now int64, n int, place int64) {
 	b.change()
 }
 
+// Credit implements [Creditor]. It is what a ticket gives back all of.
+func (b *TokenBucket) Credit(now int64, n int) int {
+	present, _ := presentAt(now, b.at, b.CallersClock)
+	missing := rat(0)
+	if b.tokens != nil {
+		missing = sub(rat(int64(b.burst)), b.tokensAt(present))
+	}
+	given := min(int64(n), ceil(missing))
+	exactly := b.ExactReturns
+	b.ExactReturns = false
+	b.GiveBack(now, n, 0)
+	b.ExactReturns = exactly
+	return int(given)
+}
+
 // Charge implements [Settler].
 func (b *LeakyBucket) Charge(now int64, n int) Answer { return b.decide(now, n, false, true) }
 
@@ -91,6 +121,24 @@ func (b *LeakyBucket) GiveBack(now int64, n int, place int64) {
 	}
 }
 
+// Credit implements [Creditor].
+func (b *LeakyBucket) Credit(now int64, n int) int {
+	level := rat(0)
+	switch {
+	case b.empty == nil:
+	case b.drained > now: // the clock is behind, or stepped back
+		level = mul(sub(b.empty, rat(b.drained)), b.rate)
+	default:
+		level = mul(sub(b.empty, rat(now)), b.rate)
+	}
+	given := min(int64(n), max(ceil(level), 0))
+	exactly := b.ExactReturns
+	b.ExactReturns = false
+	b.GiveBack(now, n, 0)
+	b.ExactReturns = exactly
+	return int(given)
+}
+
 // Charge implements [Settler].
 func (b *SteppedBucket) Charge(now int64, n int) Answer { return b.decide(now, n, false, true) }
 
@@ -120,6 +168,21 @@ func (b *SteppedBucket) GiveBack(now int64, n int, place int64) {
 	b.change()
 }
 
+// Credit implements [Creditor].
+func (b *SteppedBucket) Credit(now int64, n int) int {
+	if b.level == nil {
+		return 0
+	}
+	present, _ := presentAt(now, b.last, b.CallersClock)
+	level, _ := b.load(present)
+	given := min(int64(n), max(ceil(sub(rat(int64(b.burst)), level)), 0))
+	exactly := b.ExactReturns
+	b.ExactReturns = false
+	b.GiveBack(now, n, 0)
+	b.ExactReturns = exactly
+	return int(given)
+}
+
 // The place of a fixed window's permits is the window.
 
 // Charge implements [Settler].
@@ -133,6 +196,17 @@ func (f *FixedWindow) GiveBack(now int64, n int, place int64) {
 	if !f.Unused(now) && f.end == place && f.end-floorDiv(now, 1000) <= f.window {
 		f.used -= min(n, f.used)
 	}
+}
+
+// Credit implements [Creditor]. After the clock was set back, at most one window is left.
+func (f *FixedWindow) Credit(now int64, n int) int {
+	if f.Unused(now) {
+		return 0
+	}
+	f.end = min(f.end, floorDiv(now, 1000)+f.window)
+	given := min(n, f.used)
+	f.used -= given
+	return given
 }
 
 // Charge implements [Settler].
@@ -149,6 +223,20 @@ func (c *ClockWindow) GiveBack(now int64, n int, place int64) {
 	}
 }
 
+// Credit implements [Creditor].
+func (c *ClockWindow) Credit(now int64, n int) int {
+	if c.Unused(now) {
+		return 0
+	}
+	if now < c.start && !c.CallersClock && !c.justBefore(now) {
+		c.start = c.startAt(now)
+	}
+	given := min(n, c.used)
+	c.used -= given
+	c.begun = c.used > 0 || c.CallersClock
+	return given
+}
+
 // The place of a calendar's permits is the window's end.
 
 // Charge implements [Settler].
@@ -163,6 +251,20 @@ func (c *CalendarWindow) GiveBack(now int64, n int, place int64) {
 		c.used -= min(n, c.used)
 		c.begun = c.used > 0 || c.CallersClock
 	}
+}
+
+// Credit implements [Creditor].
+func (c *CalendarWindow) Credit(now int64, n int) int {
+	if c.Unused(now) {
+		return 0
+	}
+	if own := c.at(now); now < c.window[0] && !c.CallersClock && own[1] != c.window[0] {
+		c.window = own
+	}
+	given := min(n, c.used)
+	c.used -= given
+	c.begun = c.used > 0 || c.CallersClock
+	return given
 }
 
 // The place of a log's permits is the record, or the sub-window. The last one of a caller's

@@ -212,3 +212,68 @@ func TestSettlingAFixedWindowKeepsItsLimit(t *testing.T) {
 		require.LessOrEqual(t, over.Sign(), 0, "seed %d: %d per %v: %v", seed, limit, window, uses)
 	}
 }
+
+// TestACreditAddsNoMoreThanItself: no interval of a bucket, and no window, has more than its rule allows and what was
+// credited in it.
+func TestACreditAddsNoMoreThanItself(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	rng := Seeded(seed)
+	beyond := 0
+	for range 600 {
+		size, every, window := 1+rng.IntN(6), time.Duration(1+rng.IntN(40))*time.Millisecond, 100*time.Millisecond
+		count := 1 + rng.IntN(5)
+		kind := rng.IntN(5)
+		m := []Settler{
+			NewTokenBucket(count, window, size), NewLeakyBucket(count, window, size), NewSteppedBucket(count, window, size, every),
+			NewAlignedWindow(size, window, 0), NewCalendarWindow(size, Days(time.UTC)),
+		}[kind]
+		length := window.Microseconds()
+		if kind == 4 {
+			length = (24 * time.Hour).Microseconds()
+		}
+		var uses []used
+		var credits []Taken
+		now := int64(1_700_000_000_000_000)
+		for range 60 {
+			now += rng.Int64N(1 + length/int64(1+rng.IntN(8)))
+			n := 1 + rng.IntN(size)
+			if rng.IntN(5) == 0 {
+				n += rng.IntN(size)
+				before := m.Take(now, 1, true).Remaining
+				given := m.(Creditor).Credit(now, n)
+				credits = append(credits, Taken{At: now, N: given})
+				require.LessOrEqual(t, given, n, "seed %d", seed)
+				require.InDelta(t, min(before+given, size), m.Take(now, 1, true).Remaining, 1, "seed %d: kind %d", seed, kind)
+			} else if m.Take(now, n, false).Allowed {
+				uses = append(uses, used{now, n, false})
+			}
+		}
+		rule := func(from, to int64) *big.Rat {
+			switch {
+			case kind > 2 && from/length != to/length:
+				return rat(1 << 30)
+			case kind > 2:
+				return rat(int64(size))
+			}
+			most := add(rat(int64(size)), mul(quo(rat(int64(count)), ratMicros(window)), rat(to-from)))
+			if kind == 2 {
+				most = add(most, mul(quo(rat(int64(count)), ratMicros(window)), ratMicros(every)))
+			}
+			return most
+		}
+		if worst(uses, rule).Sign() > 0 {
+			beyond++
+		}
+		require.LessOrEqual(t, worst(uses, func(from, to int64) *big.Rat {
+			most := rule(from, to)
+			for _, c := range credits {
+				if from <= c.At && c.At <= to {
+					most = add(most, rat(int64(c.N)))
+				}
+			}
+			return most
+		}).Sign(), 0, "seed %d: size %d, %d per %v, step %v, kind %d: %v %v", seed, size, count, window, every, kind, uses, credits)
+	}
+	require.Positive(t, beyond, "credits go beyond the rule now and then, or this searches too little")
+}
