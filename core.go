@@ -61,6 +61,7 @@ type algorithm struct {
 	// unpack turns the reply to a single request, where that is one integer, into
 	// words. If unpack is nil, the reply is an array of the words.
 	unpack func(reply int64, words []int64)
+	short  bool // the array for a single request has no zeros at its end
 	// inWords is the script for a single request whose reply is always the words, for what
 	// one integer does not hold. It is nil if that holds all.
 	inWords func() *script.Script
@@ -120,6 +121,7 @@ func (c *core) build(client Client, s settings, decider any, a algorithm) error 
 			Words:  a.words(),
 			Cost:   a.cost,
 			Unpack: a.unpack,
+			Short:  a.short,
 		},
 		explainer: a.explainer,
 		decider:   decider,

@@ -56,7 +56,7 @@ func NewFairTokenBucket(c Client, rate Rate, burst int, opts ...Option) (*FairTo
 		of := gcra.Fair{Bucket: b, Weight: int64(weight)}
 		l := &FairTokenBucket{weights: weights}
 		return l, l.build(c, s, algorithm{
-			id: algorithms.FairTokenBucket, scripts: scripts.Of("fairbucket"), most: int(of.Most()), args: of.Args(s.mark()),
+			id: algorithms.FairTokenBucket, scripts: scripts.Of("fairbucket"), most: int(of.Most()), args: of.Args(s.mark()), short: true,
 			cost: redisexec.Cost{Key: 14, Run: 1}, explainer: of, tenants: true, mostCharge: gcra.MostShared,
 		})
 	})

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/state"
 	"github.com/tryacquire/ratelimit/internal/testing/fairshares"
 	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 	"github.com/tryacquire/ratelimit/internal/testing/model"
@@ -250,6 +251,38 @@ func TestAResetOfATenantOrOfALimit(t *testing.T) {
 		require.Positive(t, s.Admin.PTTL(ctx, "ratelimit:default:fairtokenbucket:{limit}").Val())
 		require.Positive(t, s.Admin.PTTL(ctx, "ratelimit:default:fairtokenbucket:{limit}:a").Val())
 	})
+}
+
+// TestWhatIsWrittenInPlaceExpires: the TTLs stay within an epoch, so that two are left at its end; a lost one is repaired.
+func TestWhatIsWrittenInPlaceExpires(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	l := fairBucket(t, s.Client, 16)
+	at := func(offset time.Duration, want time.Duration) {
+		t.Helper()
+		s.Move(limitertest.Start.Add(offset))
+		require.True(t, must(t)(l.TryAcquire(ctx, "{limit}:a")).Allowed)
+		for _, key := range []string{"{limit}", "{limit}:a"} {
+			require.Equal(t, want, s.Admin.PTTL(ctx, "ratelimit:default:fairtokenbucket:"+key).Val(), key)
+		}
+	}
+	require.Zero(t, limitertest.Start.UnixMicro()%16)
+	at(time.Microsecond, 3003*time.Millisecond)
+	at(501*time.Millisecond+time.Microsecond, 2502*time.Millisecond)
+	at(time.Second-time.Microsecond, 2003*time.Millisecond)
+	at(time.Second+time.Microsecond, 3003*time.Millisecond) // another epoch
+	for _, key := range []string{"{limit}", "{limit}:a"} {
+		require.True(t, s.Admin.Persist(ctx, "ratelimit:default:fairtokenbucket:"+key).Val())
+	}
+	at(time.Second+15*time.Microsecond, -1)
+	at(time.Second+16*time.Microsecond, 3003*time.Millisecond)
+
+	raw := s.Admin.Get(ctx, "ratelimit:default:fairtokenbucket:{limit}").Val()
+	states, err := state.Read(ctx, s.Admin, []string{"ratelimit:default:fairtokenbucket:{limit}", "ratelimit:default:fairtokenbucket:{limit}:a"}, 0)
+	require.NoError(t, err)
+	require.NoError(t, states[0].Err)
+	require.Equal(t, int64(4), states[0].Used, raw)
+	require.NoError(t, states[1].Err)
+	require.Equal(t, int64(1), states[1].Weight)
 }
 
 // TestAFairBucketBesideOtherLimits: all or nothing, of several limits of one tag.

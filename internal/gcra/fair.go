@@ -22,9 +22,6 @@ type Fair struct {
 	Weight int64 // of the tenant
 }
 
-// Kept is how many grains of the burst are kept for tenants that have had less than others.
-func (b Fair) Kept() int64 { return b.Size * grains / 8 * 3 }
-
 // Spare is how many permits of the burst are kept for tenants that come new.
 func (b Fair) Spare() int64 { return exact.CeilDiv(b.Size, 8) }
 
@@ -32,7 +29,7 @@ func (b Fair) Spare() int64 { return exact.CeilDiv(b.Size, 8) }
 func (b Fair) Most() int64 { return b.Size - b.Spare() }
 
 // Epoch is the microseconds for which a tenant counts at least after a call.
-func (b Fair) Epoch() int64 { return max(b.Window.Microseconds(), 1_000_000) }
+func (b Fair) Epoch() int64 { return max(exact.CeilDiv(b.Size*b.permit, b.flow), 1_000_000) }
 
 // Fits reports whether the numbers of the script are exact.
 func (b Fair) Fits() bool {
@@ -41,29 +38,29 @@ func (b Fair) Fits() bool {
 
 // Args are the arguments of the script. mark is that of the clock in its states.
 func (b Fair) Args(mark string) []string {
-	args := Even{b.Bucket}.Args(mark)
-	return append(args, exact.Texts(b.Weight, b.Kept(), b.Spare()*grains, b.Epoch())...)
+	life := 3 * b.Epoch() / 1000
+	return append(Even{b.Bucket}.Args(mark), exact.Texts(b.Weight, life-life%2+3)...)
 }
 
 // The words of a reply of fairbucket.lua, after decision.WordAllowed.
 const (
 	wordShareMissing = 1 // units missing before the run
-	wordShareLate    = 2 // microseconds of the clock's lag
-	wordBehind       = 3 // how far the tenant was behind the line, grains per weight
-	wordKept         = 4 // grains that are kept for the others
-	wordFresh        = 5 // of these what a tenant that comes new leaves; -1: this one does not
+	wordBehind       = 2 // how far the tenant was behind the line, grains per weight
+	wordKept         = 3 // grains that are kept for the others
+	wordLater        = 4 // how much more is kept after a call that moved the line
+	wordShareLate    = 5 // microseconds of the clock's lag
 	wordReach        = 6 // how far a tenant can be behind the line
-	wordLater        = 7 // what is kept after a call that moved it
+	wordFresh        = 7 // for a tenant that comes new, 1 and what it leaves of the grains that are kept; else 0
 )
 
 // Explain is that of a decision.Explainer.
 func (b Fair) Explain(words []int64, n, taken int64, allowed bool) decision.Result {
 	missing, late := words[wordShareMissing]+taken*b.permit, words[wordShareLate]
-	behind, fresh, kept := words[wordBehind], words[wordFresh], words[wordKept]
+	behind, fresh, kept := words[wordBehind], words[wordFresh]-1, words[wordKept]
 	if calls, cost := taken/n, b.perWeight(n); calls > 0 { // what the run has changed of it so far
 		behind -= calls * cost
 		if behind < 0 { // it has moved the line
-			behind, kept = 0, words[wordLater]
+			behind, kept = 0, kept+words[wordLater]
 		}
 		fresh = -1
 	}

@@ -42,6 +42,9 @@ type Executor struct {
 	// nil, the reply is an array of the words, as that of Peek always is.
 	Unpack func(reply int64, words []int64)
 
+	// Short says that One leaves out the zeros at the end of its words.
+	Short bool
+
 	// InWords is One, but its reply is an array of the words. If One replies Beside, which
 	// means that nothing was taken, InWords decides. It is nil if One never replies so.
 	InWords *script.Script
@@ -129,7 +132,7 @@ func (r Reply) Done() {
 func (r Reply) Keep() []int64 {
 	words := r.Words
 	if r.command != nil {
-		if r.command.exec.Unpack != nil { // the words are in the command's own memory
+		if r.command.exec.Unpack != nil || r.command.exec.Short { // the words are in the command's own memory
 			words = slices.Clone(words)
 		}
 		r.command.release()

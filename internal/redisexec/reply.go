@@ -65,11 +65,7 @@ func (c *Command) read() error {
 		if c.exec.InWords != nil && cmd.Val() == Beside {
 			return errBeside
 		}
-		if cap(c.room) < c.exec.Words {
-			c.room = make([]int64, c.exec.Words)
-		}
-		c.words = c.room[:c.exec.Words]
-		clear(c.words)
+		c.clearWords()
 		c.exec.Unpack(cmd.Val(), c.words)
 	case *redis.IntSliceCmd:
 		c.words = cmd.Val()
@@ -80,11 +76,24 @@ func (c *Command) read() error {
 		if c.op == 0 {
 			return nil
 		}
+		if short := c.words; c.exec.Short && c.script == c.exec.One && len(short) > 0 && len(short) < c.exec.Words {
+			c.clearWords()
+			copy(c.words, short)
+		}
 		if got, want := len(c.words), c.exec.WordsOf(c.op, c.words); got != want {
 			return wrongSize(got, want)
 		}
 	}
 	return nil
+}
+
+// clearWords makes c.words those of a run, in the command's own memory, all 0.
+func (c *Command) clearWords() {
+	if cap(c.room) < c.exec.Words {
+		c.room = make([]int64, c.exec.Words)
+	}
+	c.words = c.room[:c.exec.Words]
+	clear(c.words)
 }
 
 func wrongSize(got, want int) error {

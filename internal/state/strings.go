@@ -59,8 +59,8 @@ func (s *State) bucket(text string, now int64) error {
 }
 
 var (
-	tenantState = regexp.MustCompile(`^(\d+),-?\d+,([1-9]\d*)$`)
-	sharedState = regexp.MustCompile(`^(?:\d+,){7}\d+;(\d+/\d+/\d+/\d+@?\d*)$`)
+	tenantState = regexp.MustCompile(`^ *-?\d+,([1-9]\d*),(\d+)$`)
+	sharedState = regexp.MustCompile(`^ *(\d+)/ *(\d+), *\d+, *\d+;(?:\d+,){5}\d+(/\d+/\d+@?\d*)$`)
 )
 
 // fairBucket reads the state of a limit that tenants share, and of a tenant.
@@ -70,14 +70,14 @@ func (s *State) fairBucket(text string, now int64) error {
 		if !ok {
 			return s.corrupt()
 		}
-		s.Weight = n[1]
+		s.Weight = n[0]
 		return nil
 	}
 	m := sharedState.FindStringSubmatch(text)
 	if m == nil {
 		return s.corrupt()
 	}
-	return s.bucket(m[1], now)
+	return s.bucket(m[1]+"/"+m[2]+m[3], now)
 }
 
 // ceil is a / b, rounded up, or -1 if that is 2^53 or more.

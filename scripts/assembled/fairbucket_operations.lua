@@ -22,7 +22,7 @@
 local call = redis.pcall
 -- <limits>
 -- needs:
--- sets:
+-- sets: limits states
 local limits, tenants, states = {}, {}, {}
 for i = 1, #KEYS / 2 do
   local tenant = KEYS[i]
@@ -37,9 +37,9 @@ local time = redis.call('TIME')
 local now, mark, spare = time[1] * 1000000 + time[2], '', 0
 -- <config>
 -- needs:
--- sets: capacity permit flow rule weight keep open epoch
+-- sets: capacity permit flow rule weight life
 local capacity, permit, flow, rule = ARGV[2] + 0, ARGV[3] + 0, ARGV[4] + 0, ARGV[5]
-local weight, keep, open, epoch = ARGV[6] + 0, ARGV[7] + 0, ARGV[8] + 0, ARGV[9] + 0
+local weight, life = ARGV[6] + 0, ARGV[7]
 local out, size = {}, 0
 local done = 0
 
@@ -52,6 +52,11 @@ local function decide(key, operations)
     if not kind then return {err = 'ERR no operation'} end
     local back = kind == 'g' and permits + 0
     -- <load>
+    -- needs: key limits states
+    -- sets: entry limit
+    local limit = limits[key]
+    local entry = states[limit]
+    -- <read>
     -- The blocks after it use:
     --   present  the instant that decides: now, or the state's if a caller's clock is ahead
     --   missing  units missing at present
@@ -62,44 +67,42 @@ local function decide(key, operations)
     --   counted  the tenant's weight as it is counted, 0 if it is not
     --   current  it is counted in this epoch
     --   had      its mark
-    --   took     the state has changed
-    -- needs: call flow key limits mark now permit rule spare states
-    -- sets: began by counted counts current gap had lag left limit line margin missing most owed present repair shift state stored took writes
-    local limit = limits[key]
-    local present, missing, lag, repair, writes, margin, took = now, 0, 0, false, rule, spare, false
-    local began, gap, counts, left, line, shift, most, owed = now, 0, 0, 0, 0, 0, 0, 0
-    local counted, current, had, stored = 0, false, 0, 0
-    local state, by, at = states[limit] -- of a request before, which has not been written yet
-    if state then
-      began = state.began
-      gap = state.gap
-      counts = state.counts
-      left = state.left
-      line = state.line
-      shift = state.shift
-      most = state.most
-      owed = state.owed
-      at = state.at
-      missing = state.missing
-      by = state.by
+    --   own      what stands behind the mark in its key, nil: that is written anew
+    --   tail     that of the limit's state, nil: that is written anew, from counts and so on
+    -- needs: call entry flow key limit mark now permit rule spare
+    -- sets: began by counted counts current gap had lag line margin missing most owed own present repair shift state stored tail took weights writes
+    local present, missing, lag, repair, writes, margin = now, 0, 0, false, rule, spare
+    local began, weights, most, counts, gap, shift, line, owed, tail = nil, 0, 0, 0, 0, 0, 0, 0, nil
+    local counted, current, had, stored, took = 0, false, 0, 0, false
+    local state, at, by = entry, 0, nil
+    if entry then -- of a request before, which has not been written yet
+      at = entry.at
+      missing = entry.missing
+      line = entry.line
+      owed = entry.owed
+      tail = entry.tail
+      began = entry.began
+      weights = entry.weights
+      most = entry.most
+      counts = entry.counts
+      gap = entry.gap
+      shift = entry.shift
+      by = entry.by
     else
       state = call('GET', limit)
       if state then
         if state.err then return state end
-        began, gap, counts, left, line, shift, most, owed, at, missing, by = string.match(state,
-          '^(%d+),(%d+),(%d+),(%d+),(%d+),(%d+),(%d+),(%d+);(%d+)/(%d+)(/[^;]*)$')
+        at, missing, line, owed, tail, began, weights, most, by =
+          string.match(state, '^ *(%d+)/ *(%d+), *(%d+), *(%d+);((%d+),(%d+),(%d+),%d+,%d+,%d+)(/[^;]*)$')
         if not by then return {err = 'CORRUPT no state of a fair token bucket'} end
-        began = began + 0
-        gap = gap + 0
-        counts = counts + 0
-        left = left + 0
-        line = line + 0
-        shift = shift + 0
-        most = most + 0
-        owed = owed + 0
+        counts = nil -- and gap and shift: they are read from the tail when they are needed
         at = at + 0
         missing = missing + 0
-        if began + gap + counts + left + line + shift + most + owed >= 2 ^ 53 or at + missing >= 2 ^ 53 then
+        line = line + 0
+        owed = owed + 0
+        weights = weights + 0
+        most = most + 0
+        if at + missing + line + owed + weights + most >= 2 ^ 53 then
           return {err = 'CORRUPT no state of a fair token bucket'}
         end
       end
@@ -130,18 +133,32 @@ local function decide(key, operations)
           present = at
         end
       else
-        missing = math.max(missing - (now - at) * flow, 0)
+        missing = missing - (now - at) * flow
+        if missing < 0 then missing = 0 end
       end
-      local own = call('GET', key)
-      if own then
-        if own.err then return own end
-        local since, mine, of = string.match(own, '^(%d+),(-?%d+),([1-9]%d*)$')
-        if not of or since + math.abs(mine) + of >= 2 ^ 53 then return {err = 'CORRUPT no state of a tenant'} end
-        current = since + 0 == began
-        if current or gap > 0 and since + 0 == began - gap then
-          counted = of + 0
-          had = mine + 0
-          if not current then had = had - shift end
+    end
+    local own = call('GET', key)
+    if own then
+      if own.err then return own end
+      local mine, rest, of, since = string.match(own, '^ *(-?%d+)(,([1-9]%d*),(%d+))$')
+      if not of then return {err = 'CORRUPT no state of a tenant'} end
+      of = of + 0
+      mine = mine + 0
+      if of + mine >= 2 ^ 53 or of - mine >= 2 ^ 53 then return {err = 'CORRUPT no state of a tenant'} end
+      own = nil
+      current = since == began
+      if current then
+        own = rest
+        counted = of
+        had = mine
+      elseif state then
+        if not counts then
+          counts, gap, shift = string.match(tail, '(%d+),(%d+),(%d+)$')
+          gap = gap + 0
+        end
+        if gap > 0 and since + 0 == began - gap then
+          counted = of
+          had = mine - shift
         end
       end
     end
@@ -149,39 +166,69 @@ local function decide(key, operations)
       local where = amount
       -- <giveback>
       -- To the limit and to the tenant's share. While the state is another rule's, nothing comes back.
-      -- needs: back by counted counts current had left missing owed permit repair rule state took weight
-      -- sets: counts given had left missing owed repair took
+      -- needs: back by counted counts current had missing owed permit repair rule state took weight weights
+      -- sets: counts given had missing owed repair took weights
       local given = 0
       if state and missing > 0 and by == rule then
         given = math.min(back, math.ceil(missing / permit))
         missing = math.max(missing - back * permit, 0)
         repair = false
+        -- <epochs>
+            -- All of both keys is written anew.
+            -- needs: counts gap own shift tail
+            -- sets: counts gap own shift tail
+            if not counts then counts, gap, shift = string.match(tail, '(%d+),(%d+),(%d+)$') end
+            counts = counts + 0
+            gap = gap + 0
+            shift = shift + 0
+            tail = nil
+            own = nil
         if counted > 0 then
           took = true
           had = had - math.floor(back * 1000000 / weight)
           owed = owed + back * 1000000
           if not current then
+            weights = weights + counted - math.min(counted, weights - counts)
             counts = counts + counted
-            left = math.max(left - counted, 0)
           end
         end
         -- <store>
-          -- needs: began by counted counts epoch flow gap had key left limit line margin missing most owed present repair shift states stored took writes
-          -- sets:
-          local ttl = 3 * epoch / 1000 + margin
-          if took then -- the TTLs are odd, see bucket.lua
-            redis.call('SET', key, string.format('%d,%d,%d', began, had, counted), 'PX', ttl - ttl % 2 + 3)
-          end
-          ttl = missing / flow / 1000 + 2 * epoch / 1000 + margin
-          states[limit] = {
-            began = began, gap = gap, counts = counts, left = left, line = line, shift = shift, most = most, owed = owed,
-            at = present, missing = missing, by = writes, ttl = ttl - ttl % 2 + 3,
-          }
-          if repair and not took then
-            local entry = states[limit]
-            entry.missing = stored
-            entry.by = by
-          end
+        -- The tenant's key; the limit's is written once, at the end (flush).
+        -- needs: began by counted counts debt entry gap had key limit line lives missing most owed own present repair shift states stored tail took weights writes
+        -- sets: entry
+        -- <lives>
+          -- What the TTLs are, and that of the limit is longer by the time of a debt. They are odd, see bucket.lua.
+          -- needs: capacity flow life margin missing
+          -- sets: debt lives
+          local lives, debt = life, 0
+          if margin > 0 then lives = life + margin + margin % 2 end
+          if missing > capacity then debt = (missing - capacity) / flow / 1000 end
+          debt = debt + -debt % 2
+        if took and own then
+          redis.call('SETRANGE', key, '0', string.format('%17d', had))
+        elseif took then
+          redis.call('SET', key, string.format('%17d,%d,%s', had, counted, began), 'PX', lives)
+        end
+        entry = entry or {}
+        states[limit] = entry
+        entry.at = present
+        entry.missing = missing
+        entry.by = writes
+        if repair and not took then
+          entry.missing = stored
+          entry.by = by
+        end
+        entry.line = line
+        entry.owed = owed
+        entry.tail = tail
+        entry.began = began
+        entry.weights = weights
+        entry.most = most
+        entry.counts = counts
+        entry.gap = gap
+        entry.shift = shift
+        entry.again = entry.again or repair
+        entry.lives = lives + debt
       end
       size = size + 1
       out[size] = given
@@ -190,29 +237,44 @@ local function decide(key, operations)
       repeat
         local n, times = permits + 0, amount + 0
         -- <fit>
-        -- needs: capacity counted counts had keep left line missing most n open owed permit times weight
+        -- needs: weights capacity counted had line missing most n owed permit times weight
         -- sets: allowed before behind charged cost fresh kept later reach welcome
-        local grains, cost = n * 1000000, math.ceil(n * 1000000 / weight)
-        local others = counts + left - math.min(weight, counted)
-        local share = math.floor(keep / (others + weight))
-        local kept, reach, behind, fresh, welcome = share * others, math.max(share, 2 * most), 0, -1, false
+        local grains, others, burst = n * 1000000, weights - counted, capacity / permit
+        local cost = grains
+        if weight > 1 then cost = (grains + -grains % weight) / weight end
+        if weight < counted then others = weights - weight end
+        local share, reach, behind, fresh, welcome = burst * 375000 / (others + weight), 2 * most, 0, -1, false
+        share = share - share % 1
+        if share > reach then reach = share end
         if counted > 0 then
-          behind = math.min(line - had, reach)
+          behind = line - had
+          if behind > reach then behind = reach end
           if weight > counted and behind > 0 then behind = math.floor(behind * counted / weight) end
-        elseif others > 0 then
+        end
+        local kept, before, charged = share * others, missing, false
+        local later = kept
+        if counted == 0 and others > 0 then
           fresh = math.min(owed, kept)
           welcome = cost <= reach
         end
-        local allowed, before, charged, later = 0, missing, false, kept
-        local room = capacity - missing
-        local rest = room % permit
-        local level = (room - rest) / permit * 1000000 + math.floor(rest * 1000000 / permit)
-        if cost <= behind then allowed = math.max(math.min(times, math.floor(behind / cost), math.floor(level / grains)), 0) end
-        if welcome and (level - grains >= fresh or missing <= 0) then allowed = 1 end
+        local room, allowed = capacity - missing, 0
+        local part = room % permit
+        local level = (room - part) / permit * 1000000
+        if part > 0 then level = level + math.floor(part * 1000000 / permit) end
+        if cost <= behind then
+          allowed = (behind - behind % cost) / cost
+          if allowed * grains > level then allowed = math.max((level - level % grains) / grains, 0) end
+          if allowed > times then allowed = times end
+        elseif welcome and (level - grains >= fresh or missing == 0) then
+          allowed = 1
+        end
         if allowed < times and (allowed + 1) * cost > behind and (allowed == 1 or not welcome) then
-          local further = math.floor((level - allowed * grains - kept - open) / grains)
-          if allowed == 0 and missing <= 0 then further = math.max(further, 1) end
-          allowed = math.min(times, allowed + math.max(further, 0))
+          local free = level - allowed * grains - kept - (burst + -burst % 8) * 125000
+          if free >= grains then
+            allowed = math.min(times, allowed + (free - free % grains) / grains)
+          elseif allowed == 0 and missing == 0 then
+            allowed = 1
+          end
         end
         if kind == 'c' then
           -- <charge>
@@ -227,27 +289,46 @@ local function decide(key, operations)
         -- <take>
         -- An epoch ends only with a call that moves the line: that leaves as much as is kept, and so as
         -- much as those can take for whom more is kept when others count no longer.
-        -- needs: allowed began behind charged cost counted counts current epoch fresh gap had keep kept later left line missing most n owed permit present reach repair shift took weight welcome
-        -- sets: began counted counts current gap had later left line missing most owed repair shift took
+        -- needs: weights allowed began behind capacity charged cost counted counts current flow fresh gap had kept later line margin missing most n now owed own permit present reach repair shift tail took weight welcome
+        -- sets: weights began counted counts current gap had later line missing most owed own repair shift tail took
         if allowed > 0 then
           missing = missing + allowed * n * permit
-          repair = false
           took = true
-          local was = counted
-          counted = weight
-          if was == 0 then
-            counts = counts + weight
-          elseif current then -- within an epoch no weight is lowered
-            counted = math.max(weight, was)
-            counts = counts + counted - was
-          else
-            counts = counts + weight
-            left = math.max(left - math.min(weight, was), 0)
+          local age = present - (began or present)
+          local over = age < 0 or age >= 1000000 and age * flow >= capacity
+          if over or repair or not current or counted ~= weight or cost > most or missing > capacity or margin > 0
+            or now % 16 == 0 then
+            -- <epochs>
+            -- All of both keys is written anew.
+            -- needs: counts gap own shift tail
+            -- sets: counts gap own shift tail
+            if not counts then counts, gap, shift = string.match(tail, '(%d+),(%d+),(%d+)$') end
+            counts = counts + 0
+            gap = gap + 0
+            shift = shift + 0
+            tail = nil
+            own = nil
+            -- </epochs>
+            began = began or string.format('%d', present)
+            local was = counted
+            counted = weight
+            if was == 0 then
+              counts = counts + weight
+              weights = weights + weight
+            elseif current then -- within an epoch no weight is lowered
+              counted = math.max(weight, was)
+              counts = counts + counted - was
+              weights = weights + counted - was
+            else
+              weights = weights + weight - math.min(weight, was, weights - counts)
+              counts = counts + weight
+            end
+            current = true
+            repair = false
           end
-          current = true
           had = line - behind
           if fresh >= 0 then owed = fresh end
-          owed = math.min(owed, kept)
+          if owed > kept then owed = kept end
           local moves = allowed
           if charged then
             moves = 0
@@ -257,32 +338,33 @@ local function decide(key, operations)
           elseif fresh >= 0 then
             had = had - reach
           elseif cost <= behind then
-            local free = math.min(allowed, math.floor(behind / cost))
+            local free = (behind - behind % cost) / cost
+            if free > allowed then free = allowed end
             moves = allowed - free
             had = had + free * cost
-            owed = math.max(owed - free * cost * weight, 0)
+            owed = owed - free * cost * weight
+            if owed < 0 then owed = 0 end
           end
           if moves > 0 then
             had = had + moves * cost
-            line = math.max(had, line)
-            most = math.max(cost, most)
+            if had > line then line = had end
+            if cost > most then most = cost end
             owed = kept
-            local age = present - began
-            if age >= epoch or age < 0 then
-              left = counts - counted
-              counts = counted
+            if over then
               gap = age
-              if age < 0 or age >= 2 * epoch then
-                left = 0
-                gap = 0
-              end
-              began = present
               shift = line
+              weights = counts
+              counts = counted
+              if age < 0 or age >= 2000000 and age * flow >= 2 * capacity then
+                gap = 0
+                weights = counted
+              end
+              began = string.format('%d', present)
               most = math.max(math.floor(most / 2), cost)
               had = had - line
               line = 0
-              local besides = counts + left - math.min(weight, counted)
-              later = math.floor(keep / (besides + weight)) * besides
+              local besides = weights - math.min(weight, counted)
+              later = math.floor(capacity / permit * 375000 / (besides + weight)) * besides
             end
           end
         end
@@ -291,12 +373,12 @@ local function decide(key, operations)
         -- sets: size
         out[size + 1] = allowed
         out[size + 2] = before
-        out[size + 3] = lag
-        out[size + 4] = behind
-        out[size + 5] = kept
-        out[size + 6] = fresh
+        out[size + 3] = behind
+        out[size + 4] = kept
+        out[size + 5] = later - kept
+        out[size + 6] = lag
         out[size + 7] = reach
-        out[size + 8] = later
+        out[size + 8] = fresh + 1
         size = size + 8
         if kind == 'e' then
           -- <ticket>
@@ -312,31 +394,58 @@ local function decide(key, operations)
       until not kind
       if change then
         -- <store>
-          -- needs: began by counted counts epoch flow gap had key left limit line margin missing most owed present repair shift states stored took writes
-          -- sets:
-          local ttl = 3 * epoch / 1000 + margin
-          if took then -- the TTLs are odd, see bucket.lua
-            redis.call('SET', key, string.format('%d,%d,%d', began, had, counted), 'PX', ttl - ttl % 2 + 3)
-          end
-          ttl = missing / flow / 1000 + 2 * epoch / 1000 + margin
-          states[limit] = {
-            began = began, gap = gap, counts = counts, left = left, line = line, shift = shift, most = most, owed = owed,
-            at = present, missing = missing, by = writes, ttl = ttl - ttl % 2 + 3,
-          }
-          if repair and not took then
-            local entry = states[limit]
-            entry.missing = stored
-            entry.by = by
-          end
+        -- The tenant's key; the limit's is written once, at the end (flush).
+        -- needs: began by counted counts debt entry gap had key limit line lives missing most owed own present repair shift states stored tail took weights writes
+        -- sets: entry
+        -- <lives>
+          -- What the TTLs are, and that of the limit is longer by the time of a debt. They are odd, see bucket.lua.
+          -- needs: capacity flow life margin missing
+          -- sets: debt lives
+          local lives, debt = life, 0
+          if margin > 0 then lives = life + margin + margin % 2 end
+          if missing > capacity then debt = (missing - capacity) / flow / 1000 end
+          debt = debt + -debt % 2
+        if took and own then
+          redis.call('SETRANGE', key, '0', string.format('%17d', had))
+        elseif took then
+          redis.call('SET', key, string.format('%17d,%d,%s', had, counted, began), 'PX', lives)
+        end
+        entry = entry or {}
+        states[limit] = entry
+        entry.at = present
+        entry.missing = missing
+        entry.by = writes
+        if repair and not took then
+          entry.missing = stored
+          entry.by = by
+        end
+        entry.line = line
+        entry.owed = owed
+        entry.tail = tail
+        entry.began = began
+        entry.weights = weights
+        entry.most = most
+        entry.counts = counts
+        entry.gap = gap
+        entry.shift = shift
+        entry.again = entry.again or repair
+        entry.lives = lives + debt
       else
         -- <expire>
-          -- A limit that has lost its TTL gets one, see bucket.lua.
-          -- needs: call epoch flow limit margin missing now
-          -- sets:
-          if now % 16 == 0 and call('PTTL', limit) == -1 then
-            local ttl = missing / flow / 1000 + 2 * epoch / 1000 + margin
-            redis.call('PEXPIRE', limit, ttl - ttl % 2 + 3)
-          end
+        -- A limit that has lost its TTL gets one, see bucket.lua.
+        -- needs: call debt limit lives now
+        -- sets:
+        if now % 16 == 0 and call('PTTL', limit) == -1 then
+          -- <lives>
+            -- What the TTLs are, and that of the limit is longer by the time of a debt. They are odd, see bucket.lua.
+            -- needs: capacity flow life margin missing
+            -- sets: debt lives
+            local lives, debt = life, 0
+            if margin > 0 then lives = life + margin + margin % 2 end
+            if missing > capacity then debt = (missing - capacity) / flow / 1000 end
+            debt = debt + -debt % 2
+          redis.call('PEXPIRE', limit, lives + debt)
+        end
       end
       stop = begin
     end
@@ -361,11 +470,16 @@ for i = 1, #KEYS do
   end
 end
 -- <flush>
-  -- Writes each limit once.
-  -- needs: states
-  -- sets:
-  for name, s in pairs(states) do
-    redis.call('SET', name, string.format('%d,%d,%d,%d,%d,%d,%d,%d;%d/%d%s', s.began, s.gap, s.counts, s.left, s.line,
-      s.shift, s.most, s.owed, s.at, s.missing, s.by), 'PX', s.ttl)
+-- Writes each limit once.
+-- needs: states
+-- sets:
+for name, s in pairs(states) do
+  local head = string.format('%16d/%16d,%16d,%16d', s.at, s.missing, s.line, s.owed)
+  if s.tail and not s.again then
+    redis.call('SETRANGE', name, '0', head)
+  else
+    local tail = s.tail or string.format('%s,%d,%d,%d,%d,%d', s.began, s.weights, s.most, s.counts, s.gap, s.shift)
+    redis.call('SET', name, head .. ';' .. tail .. s.by, 'PX', s.lives)
   end
+end
 return out

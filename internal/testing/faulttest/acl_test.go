@@ -61,6 +61,9 @@ func exercise(client ratelimit.Client, admin redis.UniversalClient, key string, 
 	}
 	for i, l := range limiters {
 		key := fmt.Sprint(key, i)
+		if _, ok := l.(*ratelimit.FairTokenBucket); ok {
+			key = "{" + key + "}:tenant"
+		}
 		h.Set(limitertest.Start)
 		for step := range 50 {
 			for _, n := range []int{1, 1, 2} {
@@ -84,7 +87,7 @@ func exercise(client ratelimit.Client, admin redis.UniversalClient, key string, 
 				h.Set(h.Now().Add(3 * time.Second))
 			}
 		}
-		if err := ratelimit.Preload(ctx, ratelimit.ClaimOf(l, "k", 1)); err != nil {
+		if err := ratelimit.Preload(ctx, ratelimit.ClaimOf(l, "{k}:tenant", 1)); err != nil {
 			return err
 		}
 		// A permit of a server's clock that has stepped back since.

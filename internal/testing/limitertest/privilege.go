@@ -71,6 +71,9 @@ var Privileges = []struct {
 	{"LeakyBucket", "+get +set", true, func(c ratelimit.Client, o ...ratelimit.Option) ratelimit.Limiter {
 		return ratelimit.Must(ratelimit.NewLeakyBucket(c, ratelimit.PerSecond(5), 5, o...))
 	}},
+	{"FairTokenBucket", "+get +set +setrange", true, func(c ratelimit.Client, o ...ratelimit.Option) ratelimit.Limiter {
+		return ratelimit.Must(ratelimit.NewFairTokenBucket(c, ratelimit.PerSecond(5), 5, o...))
+	}},
 }
 
 // LeastPrivilege returns the ACL rules of a user for all limiters and Preload. The name,
