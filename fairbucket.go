@@ -22,7 +22,8 @@ import (
 // Reset of a tenant's key deletes its share, and what it has taken stays taken; Reset of "{gpt-4}" deletes the limit.
 type FairTokenBucket struct {
 	limiterCore
-	weights *recent.Cache[int, *FairTokenBucket]
+	plans *recent.Cache[fairPlan, *FairTokenBucket]
+	plan  fairPlan
 }
 
 func (l *FairTokenBucket) kind() kind { return kindOnRedis(l, &l.core) }
@@ -48,26 +49,70 @@ func NewFairTokenBucket(c Client, rate Rate, burst int, opts ...Option) (*FairTo
 	if !(gcra.Fair{Bucket: b, Weight: 1}).Fits() {
 		return nil, invalidConfig("a burst of %d at %v cannot be shared exactly; use a smaller burst, or a rate of fewer permits in a shorter period", burst, rate)
 	}
-	var weights *recent.Cache[int, *FairTokenBucket]
-	weights = recent.New(mostWeight, func(weight int) (*FairTokenBucket, error) {
-		if weight < 1 || weight > mostWeight {
-			return nil, invalidConfig("a weight of %d is not between 1 and %d", weight, mostWeight)
+	var plans *recent.Cache[fairPlan, *FairTokenBucket]
+	plans = recent.New(mostWeight, func(plan fairPlan) (*FairTokenBucket, error) {
+		if plan.weight < 1 || plan.weight > mostWeight {
+			return nil, invalidConfig("a weight of %d is not between 1 and %d", plan.weight, mostWeight)
 		}
-		of := gcra.Fair{Bucket: b, Weight: int64(weight)}
-		l := &FairTokenBucket{weights: weights}
+		of := gcra.Fair{Bucket: b, Weight: int64(plan.weight)}
+		if plan.promise != (Rate{}) {
+			var err error
+			if of, err = promised(of, plan.promise, rate, burst); err != nil {
+				return nil, err
+			}
+		}
+		l := &FairTokenBucket{plans: plans, plan: plan}
 		return l, l.build(c, s, algorithm{
 			id: algorithms.FairTokenBucket, scripts: scripts.Of("fairbucket"), most: int(of.Most()), args: of.Args(s.mark()), short: true,
 			cost: redisexec.Cost{Key: 14, Run: 1}, explainer: of, tenants: true, mostCharge: gcra.MostShared,
 		})
 	})
-	return weights.Get(1)
+	return plans.Get(fairPlan{weight: 1})
 }
 
-// Weight returns the bucket for tenants of so much weight, 1 to 1,000, of the same limits: one of weight 3 gets three times
-// as much as one of weight 1. Give the plans theirs in a [Choice].
+// A fairPlan is what differs between tenants.
+type fairPlan struct {
+	weight  int
+	promise Rate // zero: none
+}
+
+// promised returns b for tenants that are promised a rate.
+func promised(b gcra.Fair, promise, rate Rate, burst int) (gcra.Fair, error) {
+	b.Promise = b.Parts(int64(promise.Count), promise.Period)
+	switch {
+	case !b.Promises():
+		return b, invalidConfig("promises of a burst of %d at %v cannot be kept exactly; use a smaller burst, or a rate of fewer permits in a shorter period", burst, rate)
+	case b.Promise > gcra.Parts:
+		return b, invalidConfig("a promise of %v is more than the limit, %v", promise, rate)
+	case b.Promise < 1 || b.Ticks(1) > b.Tau():
+		return b, invalidConfig("a promise of %v, of %v and a burst of %d, never comes to a permit: a quarter of the burst is for all promises together; use a larger burst, or promise more", promise, rate, burst)
+	}
+	return b, nil
+}
+
+// Weight returns the bucket for tenants of so much weight, 1 to 1,000, of the same limits, with l's promise: one of weight
+// 3 gets three times as much as one of weight 1. Give the plans theirs in a [Choice].
 func (l *FairTokenBucket) Weight(weight int) (*FairTokenBucket, error) {
-	if l.weights == nil {
+	if l.plans == nil {
 		return nil, errUnmade
 	}
-	return l.weights.Get(weight)
+	return l.plans.Get(fairPlan{weight, l.plan.promise})
+}
+
+// Promise returns the bucket for tenants to each of which a rate is promised, of the same limits, with l's weight. From
+// its first allowed call on, such a tenant is never denied what it asks for at that rate, whatever others do, as long as
+// no call is for more than three quarters of the burst; beyond that it has its share. What it does not use, others may.
+// Permits that it does not ask for come together, up to those of a quarter of the limit's full refill.
+//
+// A promise is kept to a ten-thousandth of the rule, rounded down. One that is more than the rule is ErrInvalidConfig.
+// The promises of all tenants that count should not be more than the rule either: while they would be, who comes last has
+// its share and no promise, from its first call until it is counted in another epoch (docs/fair.md).
+func (l *FairTokenBucket) Promise(rate Rate) (*FairTokenBucket, error) {
+	if l.plans == nil {
+		return nil, errUnmade
+	}
+	if err := rate.check(); err != nil {
+		return nil, err
+	}
+	return l.plans.Get(fairPlan{l.plan.weight, rate})
 }

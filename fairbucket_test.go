@@ -62,6 +62,9 @@ func TestWhoHasHadLessGoesFirst(t *testing.T) {
 	})
 }
 
+// Terms are what a limiter says of its tenants: their weight, and how many parts of the rule they are promised.
+type terms struct{ weight, promise int64 }
+
 // A fairWorld is a limit and its tenants, on Redis and as package fairshares has them.
 type fairWorld struct {
 	t       *testing.T
@@ -69,7 +72,8 @@ type fairWorld struct {
 	rule    fairshares.Rule
 	limit   fairshares.Limit
 	tenants [4]fairshares.Tenant
-	with    map[int64]*ratelimit.FairTokenBucket // by weight
+	with    map[terms]*ratelimit.FairTokenBucket
+	plans   []int64 // parts of the rule that may be promised
 	about   string
 	last    string
 }
@@ -80,17 +84,28 @@ func newFairWorld(t *testing.T, s *limitertest.Stage, rng *rand.Rand) *fairWorld
 	rate := ratelimit.Rate{Count: 1 + rng.IntN(200), Period: time.Duration(1+rng.IntN(2000)) * time.Millisecond}
 	l, err := ratelimit.NewFairTokenBucket(s.Client, rate, burst, s.Opts...)
 	require.NoError(t, err)
-	w := &fairWorld{t: t, s: s, with: map[int64]*ratelimit.FairTokenBucket{}, about: fmt.Sprint(rate, burst)}
+	w := &fairWorld{t: t, s: s, with: map[terms]*ratelimit.FairTokenBucket{}, plans: []int64{0}, about: fmt.Sprint(rate, burst)}
+	for _, share := range []int{5, 3, 2} { // a fifth, a third, half of the rule
+		if _, err := l.Promise(ratelimit.Rate{Count: rate.Count, Period: rate.Period * time.Duration(share)}); err == nil {
+			w.plans = append(w.plans, int64(10_000/share))
+		}
+	}
 	for weight := int64(1); weight <= 5; weight++ {
-		w.with[weight], err = l.Weight(int(weight))
+		of, err := l.Weight(int(weight))
 		require.NoError(t, err)
+		w.with[terms{weight, 0}] = of
+		for _, parts := range w.plans[1:] {
+			w.with[terms{weight, parts}], err = of.Promise(ratelimit.Rate{Count: rate.Count, Period: rate.Period * time.Duration(10_000/parts)})
+			require.NoError(t, err)
+		}
 	}
 	period, count := rate.Period.Microseconds(), int64(rate.Count)
 	common := count
 	for b := period; b != 0; {
 		common, b = b, common%b
 	}
-	w.rule = fairshares.Rule{Burst: int64(burst), Permit: period / common, Flow: count / common, Kept: int64(burst) / 8 * 3, Spare: int64(burst) / 8, Grain: 1_000_000}
+	w.rule = fairshares.Rule{Burst: int64(burst), Permit: period / common, Flow: count / common, Kept: int64(burst) / 8 * 3, Spare: int64(burst) / 8, Grain: 1_000_000, Parts: 10_000}
+	w.rule.Tau = int64(burst) * w.rule.Permit / w.rule.Flow / 4
 	w.rule.Epoch = max((int64(burst)*w.rule.Permit+w.rule.Flow-1)/w.rule.Flow, 1_000_000)
 	return w
 }
@@ -100,17 +115,17 @@ func fairKey(tenant int) string { return fmt.Sprintf("{limit}:%d", tenant) }
 func (w *fairWorld) now() int64 { return w.s.Now.UnixMicro() }
 
 // call compares one call, and what a look before it says.
-func (w *fairWorld) call(tenant int, n, weight int64) ratelimit.Result {
-	l, key := w.with[weight], fairKey(tenant)
+func (w *fairWorld) call(tenant int, n int64, p terms) ratelimit.Result {
+	l, key := w.with[p], fairKey(tenant)
 	look := must(w.t)(l.Peek(ctx, key))
-	w.about = fmt.Sprint(w.s.Admin.Get(ctx, "ratelimit:default:fairtokenbucket:{limit}").Val(), " ", w.s.Admin.Get(ctx, "ratelimit:default:fairtokenbucket:"+key).Val(), fmt.Sprintf(" %+v %+v weight %d", w.limit, w.tenants[tenant], weight), w.last)
+	w.about = fmt.Sprint(w.s.Admin.Get(ctx, "ratelimit:default:fairtokenbucket:{limit}").Val(), " ", w.s.Admin.Get(ctx, "ratelimit:default:fairtokenbucket:"+key).Val(), fmt.Sprintf(" %+v %+v plan %+v", w.limit, w.tenants[tenant], p), w.last)
 	defer func() { w.last = "call" }()
 	for most := int64(look.Remaining); most <= int64(look.Remaining)+1 && most <= w.rule.Burst-w.rule.Spare; most++ {
 		if limit, t := w.limit, w.tenants[tenant]; most > 0 {
-			require.Equal(w.t, most == int64(look.Remaining), w.rule.Call(&limit, &t, w.now(), most, weight).Allowed, "%s: Remaining %d, %d", w.about, look.Remaining, most)
+			require.Equal(w.t, most == int64(look.Remaining), w.rule.Call(&limit, &t, w.now(), most, p.weight, p.promise).Allowed, "%s: Remaining %d, %d", w.about, look.Remaining, most)
 		}
 	}
-	want := w.rule.Call(&w.limit, &w.tenants[tenant], w.now(), n, weight)
+	want := w.rule.Call(&w.limit, &w.tenants[tenant], w.now(), n, p.weight, p.promise)
 	got := must(w.t)(l.TryAcquireN(ctx, key, int(n)))
 	require.Equal(w.t, want, fairshares.Answer{Allowed: got.Allowed, ByShare: got.ByShare, Retry: got.RetryAfter.Microseconds()}, "%s: %d for %d", w.about, tenant, n)
 	if got.Allowed {
@@ -130,13 +145,22 @@ func TestFairBucketsDecideAsTheSearchedRule(t *testing.T) {
 			for range rounds {
 				w := newFairWorld(t, s, rng)
 				most := w.rule.Burst - w.rule.Spare
-				weights := [4]int64{1, 1, 2, 3}
+				plans := [4]terms{{1, 0}, {1, 0}, {2, 0}, {3, 0}}
+				promise := func(tenant int) { plans[tenant].promise = w.plans[rng.IntN(len(w.plans))] }
+				if rng.IntN(2) == 0 {
+					for tenant := range plans {
+						promise(tenant)
+					}
+				}
 				for range 120 {
 					tenant := rng.IntN(4)
 					if rng.IntN(40) == 0 {
-						weights[tenant] = 1 + rng.Int64N(5)
+						plans[tenant].weight = 1 + rng.Int64N(5)
+						if plans[tenant].promise > 0 {
+							promise(tenant)
+						}
 					}
-					n := int64(1)
+					p, n := plans[tenant], int64(1)
 					switch rng.IntN(6) {
 					case 0:
 						n = 1 + rng.Int64N(max(most/3, 1))
@@ -149,17 +173,17 @@ func TestFairBucketsDecideAsTheSearchedRule(t *testing.T) {
 					case 0:
 						w.last = "charge"
 						debt := 1 + rng.Int64N(most)
-						w.rule.Charge(&w.limit, &w.tenants[tenant], w.now(), debt, weights[tenant])
-						must(t)(w.with[weights[tenant]].Charge(ctx, fairKey(tenant), int(debt)))
+						w.rule.Charge(&w.limit, &w.tenants[tenant], w.now(), debt, p.weight, p.promise)
+						must(t)(w.with[p].Charge(ctx, fairKey(tenant), int(debt)))
 					case 1:
 						w.last = "settle"
-						ticket, r, err := w.with[weights[tenant]].Estimate(ctx, fairKey(tenant), int(n))
+						ticket, r, err := w.with[p].Estimate(ctx, fairKey(tenant), int(n))
 						require.NoError(t, err)
-						require.Equal(t, w.rule.Call(&w.limit, &w.tenants[tenant], w.now(), n, weights[tenant]).Allowed, r.Allowed, w.about)
+						require.Equal(t, w.rule.Call(&w.limit, &w.tenants[tenant], w.now(), n, p.weight, p.promise).Allowed, r.Allowed, w.about)
 						if r.Allowed {
 							back := rng.Int64N(n + 1)
 							if back > 0 {
-								w.rule.GiveBack(&w.limit, &w.tenants[tenant], w.now(), back, weights[tenant])
+								w.rule.GiveBack(&w.limit, &w.tenants[tenant], w.now(), back, p.weight)
 							}
 							require.NoError(t, ticket.Settle(ctx, int(n-back)))
 						}
@@ -169,13 +193,13 @@ func TestFairBucketsDecideAsTheSearchedRule(t *testing.T) {
 						}
 						w.last = "upto"
 						var taken int64
-						for upto := n; taken < upto && w.rule.Call(&w.limit, &w.tenants[tenant], w.now(), 1, weights[tenant]).Allowed; taken++ {
+						for upto := n; taken < upto && w.rule.Call(&w.limit, &w.tenants[tenant], w.now(), 1, p.weight, p.promise).Allowed; taken++ {
 						}
-						got, _, err := w.with[weights[tenant]].TryAcquireUpTo(ctx, fairKey(tenant), int(n))
+						got, _, err := w.with[p].TryAcquireUpTo(ctx, fairKey(tenant), int(n))
 						require.NoError(t, err)
 						require.Equal(t, int(taken), got, w.about)
 					default:
-						switch r := w.call(tenant, n, weights[tenant]); {
+						switch r := w.call(tenant, n, p); {
 						case r.Allowed:
 							allowed++
 						case r.ByShare:
@@ -187,6 +211,9 @@ func TestFairBucketsDecideAsTheSearchedRule(t *testing.T) {
 					if rng.IntN(4) == 0 {
 						window := w.rule.Burst * w.rule.Permit / w.rule.Flow
 						s.Advance(time.Duration(rng.Int64N(max(window/8, 2))) * time.Microsecond)
+						if rng.IntN(20) == 0 { // one epoch, and who is not in the next one counts no longer
+							s.Advance(time.Duration(w.rule.Epoch+rng.Int64N(w.rule.Epoch)) * time.Microsecond)
+						}
 						if rng.IntN(20) == 0 {
 							s.Advance(time.Duration(rng.Int64N(2*w.rule.Epoch)) * time.Microsecond)
 						}
@@ -251,6 +278,81 @@ func TestAResetOfATenantOrOfALimit(t *testing.T) {
 		require.Positive(t, s.Admin.PTTL(ctx, "ratelimit:default:fairtokenbucket:{limit}").Val())
 		require.Positive(t, s.Admin.PTTL(ctx, "ratelimit:default:fairtokenbucket:{limit}:a").Val())
 	})
+}
+
+// TestAPromiseIsKept: four greedy tenants take whatever they get, and one asks for the quarter of the rule that it is
+// promised, in calls of one size or of two.
+func TestAPromiseIsKept(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	l := fairBucket(t, s.Client, 160)
+	heavy, err := l.Weight(3)
+	require.NoError(t, err)
+	promised, err := l.Promise(ratelimit.PerSecond(40))
+	require.NoError(t, err)
+	for name, of := range map[string]struct {
+		limiter *ratelimit.FairTokenBucket
+		calls   []int
+		denied  bool
+	}{
+		"promised":                    {promised, []int{1}, false},
+		"promised, of two sizes":      {promised, []int{1, 3, 0, 0, 1, 1}, false},
+		"promised, all that comes up": {promised, []int{10, 0, 0, 0, 0, 0, 0, 0, 0, 0}, false},
+		"by its share":                {l, []int{1}, true},
+	} {
+		s.Wipe(t)
+		denied, taken := 0, 0
+		for step := range 100 {
+			for i := range 4 {
+				for must(t)(heavy.TryAcquire(ctx, fmt.Sprintf("{limit}:greedy%d", i))).Allowed {
+					taken++
+				}
+			}
+			s.Advance(25 * time.Millisecond)
+			n := of.calls[step%len(of.calls)]
+			if step < 30 { // it is counted from a small call on
+				n = 1
+			}
+			if n > 0 && step > 20 {
+				if r := must(t)(of.limiter.TryAcquireN(ctx, "{limit}:modest", n)); !r.Allowed {
+					if step > 50 { // the promise begins with nothing
+						denied += n
+					}
+				} else {
+					taken += n
+				}
+			}
+		}
+		if of.denied {
+			require.Greater(t, denied, 25, name)
+		} else {
+			require.Zero(t, denied, name)
+		}
+		require.LessOrEqual(t, taken, 160+100*4)
+		require.GreaterOrEqual(t, taken, 100*4, name)
+	}
+}
+
+func TestPromisesThatCannotBeKeptAreMistakes(t *testing.T) {
+	l := fairBucket(t, limitertest.Offline(t), 160)
+	for rate, says := range map[ratelimit.Rate]string{
+		ratelimit.PerSecond(161): "more than the limit",
+		ratelimit.PerSecond(3):   "never comes to a permit",
+		ratelimit.PerSecond(0):   "0",
+	} {
+		_, err := l.Promise(rate)
+		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
+		require.ErrorContains(t, err, says)
+	}
+	slow := ratelimit.Must(ratelimit.NewFairTokenBucket(limitertest.Offline(t), ratelimit.PerMinute(7), 20_000))
+	_, err := slow.Promise(ratelimit.PerMinute(3))
+	require.ErrorContains(t, err, "cannot be kept exactly")
+	of, err := l.Promise(ratelimit.PerSecond(4))
+	require.NoError(t, err)
+	weighed, err := of.Weight(2)
+	require.NoError(t, err)
+	again, err := weighed.Promise(ratelimit.PerSecond(4))
+	require.NoError(t, err)
+	require.Same(t, weighed, again, "a weight keeps the promise, and a promise the weight")
 }
 
 // TestWhatIsWrittenInPlaceExpires: the TTLs stay within an epoch, so that two are left at its end; a lost one is repaired.

@@ -64,7 +64,7 @@ var (
 		{ID: SlidingLog, Title: "sliding log", State: List, Files: []File{{Name: "slidinglog", Args: 3, Words: 4, ArgsOfRule: 2, WordsOfRule: 1}}},
 		{ID: TokenBucket, Title: "token bucket", State: Text, Files: bucketFiles},
 		{ID: LeakyBucket, Title: "leaky bucket", State: Text, Files: bucketFiles},
-		{ID: FairTokenBucket, Title: "fair token bucket", State: Text, Files: []File{{Name: "fairbucket", Args: 6, Words: 8}}},
+		{ID: FairTokenBucket, Title: "fair token bucket", State: Text, Files: []File{{Name: "fairbucket", Args: 7, Words: 12}}},
 		{ID: InFlight, Title: "in-flight limiter", State: SortedSet, Files: []File{{Name: "inflight", Args: 3, Words: 4}}},
 		{ID: Pause, Title: "pause", State: Text, Files: []File{{Name: "pause", Args: 1, Words: 3}}},
 	}

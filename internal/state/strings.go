@@ -59,8 +59,8 @@ func (s *State) bucket(text string, now int64) error {
 }
 
 var (
-	tenantState = regexp.MustCompile(`^ *-?\d+,([1-9]\d*),(\d+)$`)
-	sharedState = regexp.MustCompile(`^ *(\d+)/ *(\d+), *\d+, *\d+;(?:\d+,){5}\d+(/\d+/\d+@?\d*)$`)
+	tenantState = regexp.MustCompile(`^ *-?\d+,([1-9]\d*),(\d+)(?:,\d+,\d+)?$`)
+	sharedState = regexp.MustCompile(`^ *(\d+)/ *(\d+), *\d+, *\d+;(?:\d+,){5}\d+(?:,\d+){0,3}(/\d+/\d+@?\d*)$`)
 )
 
 // fairBucket reads the state of a limit that tenants share, and of a tenant.

@@ -37,9 +37,9 @@ local time = redis.call('TIME')
 local now, mark, spare = time[1] * 1000000 + time[2], '', 0
 -- <config>
 -- needs:
--- sets: capacity permit flow rule weight life
+-- sets: capacity permit flow rule weight life promise
 local capacity, permit, flow, rule = ARGV[2] + 0, ARGV[3] + 0, ARGV[4] + 0, ARGV[5]
-local weight, life = ARGV[6] + 0, ARGV[7]
+local weight, life, promise = ARGV[6] + 0, ARGV[7], ARGV[8]
 local out, size = {}, 0
 local done = 0
 
@@ -69,11 +69,13 @@ local function decide(key, operations)
     --   had      its mark
     --   own      what stands behind the mark in its key, nil: that is written anew
     --   tail     that of the limit's state, nil: that is written anew, from counts and so on
-    -- needs: call entry flow key limit mark now permit rule spare
-    -- sets: began by counted counts current gap had lag line margin missing most owed own present repair shift state stored tail took weights writes
+    --   promised, here, pledged  what the limit's state says of promises, and parts, full  the tenant's
+    -- needs: call capacity entry flow key limit mark now permit rule spare
+    -- sets: began by counted counts current full gap parts had here lag line margin missing most owed own pledged present promised repair shift state stored tail took weights writes
     local present, missing, lag, repair, writes, margin = now, 0, 0, false, rule, spare
     local began, weights, most, counts, gap, shift, line, owed, tail = nil, 0, 0, 0, 0, 0, 0, 0, nil
     local counted, current, had, stored, took = 0, false, 0, 0, false
+    local promised, here, pledged, parts, full = 0, 0, 0, 0, 0
     local state, at, by = entry, 0, nil
     if entry then -- of a request before, which has not been written yet
       at = entry.at
@@ -88,12 +90,15 @@ local function decide(key, operations)
       gap = entry.gap
       shift = entry.shift
       by = entry.by
+      promised = entry.promised
+      here = entry.here
+      pledged = entry.pledged
     else
       state = call('GET', limit)
       if state then
         if state.err then return state end
         at, missing, line, owed, tail, began, weights, most, by =
-          string.match(state, '^ *(%d+)/ *(%d+), *(%d+), *(%d+);((%d+),(%d+),(%d+),%d+,%d+,%d+)(/[^;]*)$')
+          string.match(state, '^ *(%d+)/ *(%d+), *(%d+), *(%d+);((%d+),(%d+),(%d+),%d+,%d+,%d+)(.*)$')
         if not by then return {err = 'CORRUPT no state of a fair token bucket'} end
         counts = nil -- and gap and shift: they are read from the tail when they are needed
         at = at + 0
@@ -110,6 +115,17 @@ local function decide(key, operations)
     if state then
       local kind = mark
       stored = missing
+      if not entry and by ~= rule and string.sub(by, 1, 1) == ',' then
+        promised, here, pledged, by = string.match(by, '^,(%d+),(%d+),(%d+)(/.*)$')
+        if not by then return {err = 'CORRUPT no state of a fair token bucket'} end
+        promised = promised + 0
+        here = here + 0
+        pledged = pledged + 0
+        if promised + here + pledged >= 2 ^ 53 then return {err = 'CORRUPT no state of a fair token bucket'} end
+      end
+      if promised > 0 then
+        pledged = math.min(pledged + math.max(now - at, 0) * promised, math.floor(capacity / flow / 4) * promised)
+      end
       if by ~= rule then -- until a call is allowed it goes on by the faster of that rule and this one
         local unit, speed, clock = string.match(by, '^/([1-9]%d*)/([1-9]%d*)(@?%d*)$')
         if not unit or #unit > 15 or #speed > 15 then return {err = 'CORRUPT no state of a fair token bucket'} end
@@ -141,10 +157,15 @@ local function decide(key, operations)
     if own then
       if own.err then return own end
       local mine, rest, of, since = string.match(own, '^ *(-?%d+)(,([1-9]%d*),(%d+))$')
-      if not of then return {err = 'CORRUPT no state of a tenant'} end
+      if not of then
+        mine, of, since, parts, full = string.match(own, '^ *(-?%d+),([1-9]%d*),(%d+),(%d+),(%d+)$')
+        if not of then return {err = 'CORRUPT no state of a tenant'} end
+        parts = parts + 0
+        full = full + 0
+      end
       of = of + 0
       mine = mine + 0
-      if of + mine >= 2 ^ 53 or of - mine >= 2 ^ 53 then return {err = 'CORRUPT no state of a tenant'} end
+      if of + mine + parts + full >= 2 ^ 53 or of - mine >= 2 ^ 53 then return {err = 'CORRUPT no state of a tenant'} end
       own = nil
       current = since == began
       if current then
@@ -161,13 +182,14 @@ local function decide(key, operations)
           had = mine - shift
         end
       end
+      if counted == 0 then parts = 0 end
     end
     if back then
       local where = amount
       -- <giveback>
       -- To the limit and to the tenant's share. While the state is another rule's, nothing comes back.
-      -- needs: back by counted counts current had missing owed permit repair rule state took weight weights
-      -- sets: counts given had missing owed repair took weights
+      -- needs: back by counted counts current had here missing owed parts permit repair rule state took weight weights
+      -- sets: counts given had here missing owed repair took weights
       local given = 0
       if state and missing > 0 and by == rule then
         given = math.min(back, math.ceil(missing / permit))
@@ -190,11 +212,12 @@ local function decide(key, operations)
           if not current then
             weights = weights + counted - math.min(counted, weights - counts)
             counts = counts + counted
+            here = here + parts
           end
         end
         -- <store>
         -- The tenant's key; the limit's is written once, at the end (flush).
-        -- needs: began by counted counts debt entry gap had key limit line lives missing most owed own present repair shift states stored tail took weights writes
+        -- needs: began by counted counts debt entry full gap parts had here key limit line lives missing most owed own pledged present promised repair shift states stored tail took weights writes
         -- sets: entry
         -- <lives>
           -- What the TTLs are, and that of the limit is longer by the time of a debt. They are odd, see bucket.lua.
@@ -207,7 +230,8 @@ local function decide(key, operations)
         if took and own then
           redis.call('SETRANGE', key, '0', string.format('%17d', had))
         elseif took then
-          redis.call('SET', key, string.format('%17d,%d,%s', had, counted, began), 'PX', lives)
+          local promises = parts > 0 and string.format(',%d,%d', parts, full) or ''
+          redis.call('SET', key, string.format('%17d,%d,%s%s', had, counted, began, promises), 'PX', lives)
         end
         entry = entry or {}
         states[limit] = entry
@@ -227,6 +251,9 @@ local function decide(key, operations)
         entry.counts = counts
         entry.gap = gap
         entry.shift = shift
+        entry.promised = promised
+        entry.here = here
+        entry.pledged = pledged
         entry.again = entry.again or repair
         entry.lives = lives + debt
       end
@@ -237,8 +264,8 @@ local function decide(key, operations)
       repeat
         local n, times = permits + 0, amount + 0
         -- <fit>
-        -- needs: weights capacity counted had line missing most n owed permit times weight
-        -- sets: allowed before behind charged cost fresh kept later reach welcome
+        -- needs: capacity counted flow full parts had line missing most n owed permit pledged present promise promised times weight weights
+        -- sets: allowed before behind charged cost fresh kept lasts later pledges reach ticks welcome yields
         local grains, others, burst = n * 1000000, weights - counted, capacity / permit
         local cost = grains
         if weight > 1 then cost = (grains + -grains % weight) / weight end
@@ -261,43 +288,56 @@ local function decide(key, operations)
         local part = room % permit
         local level = (room - part) / permit * 1000000
         if part > 0 then level = level + math.floor(part * 1000000 / permit) end
+        if promised > 0 then
+          part = pledged % permit
+          level = level - (pledged - part) / permit * flow * 100 - math.ceil(part * flow * 100 / permit)
+        end
         if cost <= behind then
           allowed = (behind - behind % cost) / cost
           if allowed * grains > level then allowed = math.max((level - level % grains) / grains, 0) end
           if allowed > times then allowed = times end
-        elseif welcome and (level - grains >= fresh or missing == 0) then
+        elseif welcome and level - grains >= fresh then
           allowed = 1
         end
         if allowed < times and (allowed + 1) * cost > behind and (allowed == 1 or not welcome) then
           local free = level - allowed * grains - kept - (burst + -burst % 8) * 125000
           if free >= grains then
             allowed = math.min(times, allowed + (free - free % grains) / grains)
-          elseif allowed == 0 and missing == 0 then
-            allowed = 1
           end
+        end
+        if allowed == 0 and missing == 0 then allowed = 1 end
+        -- From what the tenant is promised: what it may take, and for a request, microseconds; and so many requests.
+        local pledges, lasts, ticks, yields = pledged, 0, 0, 0
+        if parts > 0 and parts == promise + 0 then
+          lasts = math.floor(capacity / flow / 4) - math.max(full - present, 0)
+          ticks = math.ceil(n * permit * 10000 / (flow * parts))
+          yields = math.min(times - allowed, math.floor(lasts / ticks), math.floor(room / (n * permit)) - allowed)
+          if yields < 0 then yields = 0 end
+          allowed = allowed + yields
         end
         if kind == 'c' then
           -- <charge>
           -- After fit: as many requests as the debt has room for. A charge counts against the share, and moves
           -- no line: those who are behind it have not had more.
-          -- needs: allowed behind charged cost flow line missing n permit times
-          -- sets: allowed charged
+          -- needs: allowed behind charged cost flow line missing n permit times yields
+          -- sets: allowed charged yields
           local room = math.min(2 ^ 52 - 1, 2 ^ 51 * flow, 1e9 * permit) - missing
           allowed = math.max(math.min(times, math.floor(room / (n * permit)), math.floor((2 ^ 50 - line + behind) / cost)), 0)
           charged = true
+          yields = 0
         end
         -- <take>
         -- An epoch ends only with a call that moves the line: that leaves as much as is kept, and so as
         -- much as those can take for whom more is kept when others count no longer.
-        -- needs: weights allowed began behind capacity charged cost counted counts current flow fresh gap had kept later line margin missing most n now owed own permit present reach repair shift tail took weight welcome
-        -- sets: weights began counted counts current gap had later line missing most owed own repair shift tail took
+        -- needs: allowed began behind capacity charged cost counted counts current flow fresh full gap parts had here kept lasts later line margin missing most n now owed own permit pledged present promise promised reach repair shift tail ticks took weight weights welcome yields
+        -- sets: began counted counts current full gap parts had here lasts later line missing most owed own pledged promised repair shift tail took weights
         if allowed > 0 then
           missing = missing + allowed * n * permit
           took = true
           local age = present - (began or present)
           local over = age < 0 or age >= 1000000 and age * flow >= capacity
           if over or repair or not current or counted ~= weight or cost > most or missing > capacity or margin > 0
-            or now % 16 == 0 then
+            or promised > 0 or promise ~= '0' or now % 16 == 0 then
             -- <epochs>
             -- All of both keys is written anew.
             -- needs: counts gap own shift tail
@@ -310,7 +350,16 @@ local function decide(key, operations)
             own = nil
             -- </epochs>
             began = began or string.format('%d', present)
-            local was = counted
+            local was, gets = counted, promise + 0
+            if current then here = here - parts end
+            if promised - parts + gets > 10000 then gets = 0 end
+            if gets ~= parts then -- it begins with nothing
+              full = present + math.floor(capacity / flow / 4)
+              lasts = 0
+            end
+            promised = promised - parts + gets
+            here = here + gets
+            parts = gets
             counted = weight
             if was == 0 then
               counts = counts + weight
@@ -329,18 +378,18 @@ local function decide(key, operations)
           had = line - behind
           if fresh >= 0 then owed = fresh end
           if owed > kept then owed = kept end
-          local moves = allowed
+          local moves = allowed - yields
           if charged then
             moves = 0
             had = had + allowed * cost
           elseif welcome then
-            moves = allowed - 1
+            moves = moves - 1
           elseif fresh >= 0 then
             had = had - reach
           elseif cost <= behind then
             local free = (behind - behind % cost) / cost
-            if free > allowed then free = allowed end
-            moves = allowed - free
+            if free > moves then free = moves end
+            moves = moves - free
             had = had + free * cost
             owed = owed - free * cost * weight
             if owed < 0 then owed = 0 end
@@ -355,9 +404,12 @@ local function decide(key, operations)
               shift = line
               weights = counts
               counts = counted
+              promised = here
+              here = parts
               if age < 0 or age >= 2000000 and age * flow >= 2 * capacity then
                 gap = 0
                 weights = counted
+                promised = parts
               end
               began = string.format('%d', present)
               most = math.max(math.floor(most / 2), cost)
@@ -367,9 +419,17 @@ local function decide(key, operations)
               later = math.floor(capacity / permit * 375000 / (besides + weight)) * besides
             end
           end
+          if yields > 0 then -- they count, and move no line: a tenant is not ahead of it by more than it can be behind
+            had = math.min(had + yields * cost, math.max(had, line + math.max(reach, 2 * most)))
+            full = math.max(full, present) + yields * ticks
+            pledged = pledged - yields * math.floor(n * permit * 10000 / flow)
+          end
+          if promised > 0 or pledged > 0 then
+            pledged = math.max(math.min(pledged, math.floor(capacity / flow / 4) * promised), 0)
+          end
         end
         -- <words>
-        -- needs: allowed before behind fresh kept lag later out reach size
+        -- needs: allowed before behind fresh parts kept lag lasts later out pledges promise promised reach size yields
         -- sets: size
         out[size + 1] = allowed
         out[size + 2] = before
@@ -379,7 +439,12 @@ local function decide(key, operations)
         out[size + 6] = lag
         out[size + 7] = reach
         out[size + 8] = fresh + 1
-        size = size + 8
+        out[size + 9] = pledges
+        out[size + 10] = promised
+        out[size + 11] = 0
+        if parts > 0 and parts == promise + 0 then out[size + 11] = lasts < 0 and lasts or lasts + 1 end
+        out[size + 12] = allowed - yields
+        size = size + 12
         if kind == 'e' then
           -- <ticket>
           -- needs: out size present
@@ -395,7 +460,7 @@ local function decide(key, operations)
       if change then
         -- <store>
         -- The tenant's key; the limit's is written once, at the end (flush).
-        -- needs: began by counted counts debt entry gap had key limit line lives missing most owed own present repair shift states stored tail took weights writes
+        -- needs: began by counted counts debt entry full gap parts had here key limit line lives missing most owed own pledged present promised repair shift states stored tail took weights writes
         -- sets: entry
         -- <lives>
           -- What the TTLs are, and that of the limit is longer by the time of a debt. They are odd, see bucket.lua.
@@ -408,7 +473,8 @@ local function decide(key, operations)
         if took and own then
           redis.call('SETRANGE', key, '0', string.format('%17d', had))
         elseif took then
-          redis.call('SET', key, string.format('%17d,%d,%s', had, counted, began), 'PX', lives)
+          local promises = parts > 0 and string.format(',%d,%d', parts, full) or ''
+          redis.call('SET', key, string.format('%17d,%d,%s%s', had, counted, began, promises), 'PX', lives)
         end
         entry = entry or {}
         states[limit] = entry
@@ -428,6 +494,9 @@ local function decide(key, operations)
         entry.counts = counts
         entry.gap = gap
         entry.shift = shift
+        entry.promised = promised
+        entry.here = here
+        entry.pledged = pledged
         entry.again = entry.again or repair
         entry.lives = lives + debt
       else
@@ -479,6 +548,7 @@ for name, s in pairs(states) do
     redis.call('SETRANGE', name, '0', head)
   else
     local tail = s.tail or string.format('%s,%d,%d,%d,%d,%d', s.began, s.weights, s.most, s.counts, s.gap, s.shift)
+    if s.promised > 0 then tail = tail .. string.format(',%d,%d,%d', s.promised, s.here, s.pledged) end
     redis.call('SET', name, head .. ';' .. tail .. s.by, 'PX', s.lives)
   end
 end

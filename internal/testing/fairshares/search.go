@@ -13,6 +13,7 @@ type Scope struct {
 	Rule
 	Weights  [][]int64 // of each tenant, one or several
 	Permits  [][]int64 // of its calls
+	Promises []int64   // parts of the rule that each tenant is promised; nil: none
 	Pauses   []int64   // ticks that pass at once; below 0: the clock steps back
 	Always   int       // so many tenants, the first ones, always ask, in turns: time passes when all of them are denied
 	Moves    int
@@ -153,6 +154,7 @@ func (w World) relative() World {
 	for i := range w.Tenants {
 		if w.Tenants[i].Exists {
 			w.Tenants[i].Epoch -= w.Now
+			w.Tenants[i].Full = max(w.Tenants[i].Full-w.Now, 0)
 		}
 	}
 	w.Now = 0
@@ -206,7 +208,11 @@ func (s *Scope) apply(w *World, m *Move) string {
 	}
 	r, l, t := &s.Rule, &w.Limit, &w.Tenants[m.Tenant]
 	before, was := *l, *t
-	m.Answer = r.Call(l, t, w.Now, m.N, m.Weight)
+	kept := w.counted(m.Tenant) && t.Promise > 0 && r.Tau-max(t.Full-w.Now, 0) >= ceil(m.N*r.Permit*r.Parts, r.Flow*t.Promise)
+	m.Answer = r.Call(l, t, w.Now, m.N, m.Weight, s.promise(m.Tenant))
+	if kept && !m.Allowed {
+		return "a promise is not kept"
+	}
 	if m.Tenant < s.Always {
 		w.Last = int8(m.Tenant)
 	}
@@ -226,20 +232,35 @@ func (s *Scope) apply(w *World, m *Move) string {
 	return s.check(w)
 }
 
+func (s *Scope) promise(tenant int) int64 {
+	if s.Promises == nil {
+		return 0
+	}
+	return s.Promises[tenant]
+}
+
 // check compares the state with what it stands for.
 func (s *Scope) check(w *World) string {
 	r, l := &s.Rule, &w.Limit
 	if l.Missing > r.Burst*r.Permit {
 		return "more than the burst is missing"
 	}
-	all, current := int64(0), int64(0)
+	all, current, pledged := int64(0), int64(0), int64(0)
 	for i, t := range w.Tenants {
 		if w.counted(i) {
 			all += t.Weight
+			pledged += t.Promise * (r.Tau - max(t.Full-w.Now, 0))
 			if t.Epoch == l.Began {
 				current += t.Weight
 			}
 		}
+	}
+	level := (r.Burst*r.Permit - l.Missing) * r.Grain / r.Permit
+	switch {
+	case pledged > l.Pledged:
+		return fmt.Sprintf("%d are promised, and %d are kept", pledged, l.Pledged)
+	case r.pledge(l.Pledged) > level:
+		return fmt.Sprintf("%d grains are promised, and %d are left", r.pledge(l.Pledged), level)
 	}
 	stepped := false
 	for _, p := range s.Pauses {
@@ -251,15 +272,15 @@ func (s *Scope) check(w *World) string {
 	if 2*l.Most > r.Kept*r.Grain/max(l.Counts+l.Left, 1) || stepped {
 		return "" // calls are larger than a share: nothing is promised
 	}
-	owed := int64(0)
+	owed := r.pledge(l.Pledged)
 	for i, t := range w.Tenants {
 		if w.counted(i) {
 			v := r.look(l, &t, w.Now, 1, t.Weight)
 			owed += max(v.behind, 0) * t.Weight
 		}
 	}
-	if level := (r.Burst*r.Permit - l.Missing) * r.Grain / r.Permit; owed > level {
-		return fmt.Sprintf("%d grains are promised, and %d are left", owed, level)
+	if owed > level {
+		return fmt.Sprintf("%d grains are owed, and %d are left", owed, level)
 	}
 	return ""
 }
@@ -269,7 +290,7 @@ func (s *Scope) denied(w *World, m *Move) string {
 	r := &s.Rule
 	again := func(at int64) bool {
 		l, t := w.Limit, w.Tenants[m.Tenant]
-		return r.Call(&l, &t, at, m.N, m.Weight).Allowed
+		return r.Call(&l, &t, at, m.N, m.Weight, s.promise(m.Tenant)).Allowed
 	}
 	if m.Retry < 1 || again(w.Now+m.Retry-1) || !again(w.Now+m.Retry) {
 		return fmt.Sprintf("allowed at another time than %d", m.Retry)

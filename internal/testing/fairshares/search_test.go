@@ -78,6 +78,54 @@ func TestWhoComesNewWaitsForItsOwnPermits(t *testing.T) {
 	require.Greater(t, found.Wait, int64(10), "the only one takes all that comes: %v", found)
 }
 
+// promising has a burst of which a quarter is what the tenants are promised together at once.
+var promising = Rule{Burst: 8, Permit: 2, Flow: 1, Kept: 3, Spare: 1, Grain: 12, Epoch: 16, Parts: 12, Tau: 4}
+
+// TestPromisesAreKept: in every history of the scope, a tenant that is counted, and asks for no more than it is promised,
+// is served; and the bucket has what all of them are promised, and what tenants behind the line may take.
+func TestPromisesAreKept(t *testing.T) {
+	scope := func(r Rule, promises ...int64) Scope {
+		return Scope{Rule: r, Weights: [][]int64{one, {1, 2}, one, one}[:len(promises)], Promises: promises, Permits: ones, Pauses: []int64{1, 4, 16},
+			Moves: 14, MostSeen: limitertest.Rounds(3_000_000, 60_000)}
+	}
+	back, clock := scope(promising, 6, 0, 6), []int64{1, 4, -3}
+	back.Pauses = clock
+	for name, s := range map[string]Scope{
+		"half of the rule":                 scope(promising, 6, 0),
+		"all of it, beside another tenant": scope(promising, 6, 0, 6),
+		"all of the rule":                  scope(promising, 6, 6),
+		"more than there is":               scope(promising, 8, 8, 0),
+		"the clock steps back":             back,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			found := Search(s)
+			require.Empty(t, found.Broken, found)
+			t.Logf("%d worlds", found.Worlds)
+		})
+	}
+	for name, wrong := range map[string]struct {
+		change   func(*Rule)
+		promises []int64
+	}{
+		"others leave nothing":           {func(r *Rule) { r.Unkept = true }, []int64{12, 12}},
+		"a promise begins with all":      {func(r *Rule) { r.FullAtOnce = true }, []int64{8, 8, 0}},
+		"more is promised than there is": {func(r *Rule) { r.Overbooked = true }, []int64{12, 12}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			raceflag.SkipSequential(t)
+			t.Parallel()
+			r := promising
+			wrong.change(&r)
+			s := scope(r, wrong.promises...)
+			s.Moves, s.MostSeen = 40, 400_000
+			found := Search(s)
+			require.NotEmpty(t, found.Broken, found)
+			t.Log(found)
+		})
+	}
+}
+
 // TestTheSearchFindsWhatOtherRulesBreak: each part of the rule is needed.
 func TestTheSearchFindsWhatOtherRulesBreak(t *testing.T) {
 	raceflag.SkipSequential(t)
@@ -91,7 +139,7 @@ func TestTheSearchFindsWhatOtherRulesBreak(t *testing.T) {
 			r := large
 			r.NoKept, r.Unbounded = other.NoKept, other.Unbounded
 			found := Search(Scope{Rule: r, Weights: weights, Permits: ones, Pauses: []int64{1, 5, 12}, Moves: 40, MostSeen: 400_000})
-			require.Regexp(t, "grains are promised", found.Broken)
+			require.Regexp(t, "grains are owed", found.Broken)
 			t.Log(found)
 		})
 	}

@@ -64,7 +64,7 @@ func simulate(callers []caller, plain bool, length time.Duration, rng *rand.Rand
 			tenant = &one
 		}
 		asked[a.tenant]++
-		if rule.Call(&limit, tenant, a.at, 1, c.weight).Allowed {
+		if rule.Call(&limit, tenant, a.at, 1, c.weight, 0).Allowed {
 			served[a.tenant]++
 		}
 	}
