@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -277,6 +278,127 @@ func TestAResetOfATenantOrOfALimit(t *testing.T) {
 		require.True(t, must(t)(l.TryAcquireN(ctx, "{limit}:a", 14)).Allowed)
 		require.Positive(t, s.Admin.PTTL(ctx, "ratelimit:default:fairtokenbucket:{limit}").Val())
 		require.Positive(t, s.Admin.PTTL(ctx, "ratelimit:default:fairtokenbucket:{limit}:a").Val())
+	})
+}
+
+// TestTenantsByTwoRulesGetWhatBothAllow: random calls of four tenants by two rules, of several weights and promises, on a
+// clock that also steps back: nobody gets an error, in no interval all together get more than the larger burst and the
+// faster rate × t, and a wait is over when it says, or when the server's clock is back.
+func TestTenantsByTwoRulesGetWhatBothAllow(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	rng := model.Seeded(limitertest.Seed(t))
+	for range limitertest.Rounds(300, 20) {
+		s.Wipe(t)
+		var limits []*ratelimit.FairTokenBucket
+		burst, rate := 0, 0
+		for range 2 {
+			b, r := 8*(1+rng.IntN(8)), 1+rng.IntN(100)
+			l, err := ratelimit.NewFairTokenBucket(s.Client, ratelimit.PerSecond(r), b)
+			require.NoError(t, err)
+			of, err := l.Weight(1 + rng.IntN(4))
+			require.NoError(t, err)
+			limits = append(limits, l, of)
+			if p, err := l.Promise(ratelimit.Rate{Count: r, Period: 3 * time.Second}); err == nil {
+				limits = append(limits, p)
+			}
+			burst, rate = max(burst, b), max(rate, r)
+		}
+		back := rng.IntN(2) == 0
+		type take struct {
+			at time.Duration
+			n  int
+		}
+		var takes []take
+		passed := time.Duration(0) // a step back is no time
+		for range 150 {
+			l, key := limits[rng.IntN(len(limits))], fairKey(rng.IntN(4))
+			n := 1 + rng.IntN(3)
+			r := must(t)(l.TryAcquireN(ctx, key, n))
+			if r.Allowed {
+				takes = append(takes, take{passed, n})
+			} else {
+				require.Positive(t, r.RetryAfter)
+				if rng.IntN(4) == 0 {
+					s.Advance(r.RetryAfter)
+					passed += r.RetryAfter
+					require.True(t, must(t)(l.TryAcquireN(ctx, key, n)).Allowed, "after %v", r.RetryAfter)
+					takes = append(takes, take{passed, n})
+				}
+			}
+			switch step := time.Duration(rng.IntN(200)) * time.Millisecond; {
+			case back && rng.IntN(10) == 0:
+				s.Advance(-step)
+			case rng.IntN(3) == 0:
+				s.Advance(step)
+				passed += step
+			}
+		}
+		for i := range takes {
+			sum := 0
+			for _, later := range takes[i:] {
+				sum += later.n
+				require.LessOrEqual(t, float64(sum), float64(burst)+float64(rate)*(later.at-takes[i].at).Seconds()+1e-6, "%d at once, %d a second", burst, rate)
+			}
+		}
+	}
+}
+
+// TestDamagedKeysOfAFairBucket: one of the two keys holds what no fair bucket wrote. Nothing is changed, and it is that key's
+// tenants who get the error.
+func TestDamagedKeysOfAFairBucket(t *testing.T) {
+	limitertest.Everywhere(t, func(t *testing.T, s *limitertest.Stage) {
+		const prefix = "ratelimit:default:fairtokenbucket:"
+		l := fairBucket(t, s.Client, 16, s.Opts...)
+		for _, used := range []bool{false, true} {
+			for _, damage := range []struct {
+				key    string
+				write  func(key string) error
+				others bool // are served
+			}{
+				{"{limit}", func(key string) error { return s.Admin.Set(ctx, key, "full", time.Hour).Err() }, false},
+				{"{limit}", func(key string) error { return s.Admin.Set(ctx, key, "1/2,3,4;5,6,7,8,9,1/x/1", time.Hour).Err() }, false},
+				{"{limit}", func(key string) error { return s.Admin.Set(ctx, key, "1/2,3,4;5,6,7,8,9,1,1,1/1/1", time.Hour).Err() }, false},
+				{"{limit}", func(key string) error {
+					return s.Admin.Set(ctx, key, "1/99999999999999999,3,4;5,6,7,8,9,1/62500/1", time.Hour).Err()
+				}, false},
+				{"{limit}", func(key string) error { return s.Admin.LPush(ctx, key, "full").Err() }, false},
+				{"{limit}:a", func(key string) error { return s.Admin.Set(ctx, key, "1,2", time.Hour).Err() }, true},
+				{"{limit}:a", func(key string) error { return s.Admin.Set(ctx, key, "1,0,5", time.Hour).Err() }, true},
+				{"{limit}:a", func(key string) error { return s.Admin.Set(ctx, key, "99999999999999999,1,5", time.Hour).Err() }, true},
+				{"{limit}:a", func(key string) error { return s.Admin.LPush(ctx, key, "full").Err() }, true},
+			} {
+				s.Wipe(t)
+				if used {
+					must(t)(l.TryAcquire(ctx, "{limit}:a"))
+					must(t)(l.TryAcquire(ctx, "{limit}:b"))
+				}
+				require.NoError(t, s.Admin.Del(ctx, prefix+damage.key).Err())
+				require.NoError(t, damage.write(prefix+damage.key))
+				before := s.Look(t, prefix+"{limit}") + s.Look(t, prefix+"{limit}:a")
+				for _, call := range []func() error{
+					func() error { _, err := l.TryAcquire(ctx, "{limit}:a"); return err },
+					func() error { _, err := l.Peek(ctx, "{limit}:a"); return err },
+					func() error { _, err := l.Charge(ctx, "{limit}:a", 1); return err },
+					func() error { _, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimOf(l, "{limit}:a", 2)); return err },
+				} {
+					err := call()
+					require.Error(t, err, before)
+					if s.Admin.Type(ctx, prefix+damage.key).Val() == "string" {
+						require.ErrorIs(t, err, ratelimit.ErrCorruptState, before)
+					}
+				}
+				require.Equal(t, before, s.Look(t, prefix+"{limit}")+s.Look(t, prefix+"{limit}:a"))
+				_, err := l.TryAcquire(ctx, "{limit}:b")
+				require.Equal(t, damage.others, err == nil, "%v", err)
+			}
+		}
+		for _, key := range []string{"{limit}:" + strings.Repeat("x", 4088), "{" + strings.Repeat("x", 4093) + "}t"} { // as long as keys may be
+			require.Len(t, key, 4096)
+			s.Wipe(t)
+			for want := 13; want >= 12; want-- {
+				require.Equal(t, want, must(t)(l.TryAcquire(ctx, key)).Remaining)
+			}
+		}
 	})
 }
 
