@@ -30,8 +30,8 @@ func TestPausesAreThoseOfTheModel(t *testing.T) {
 			m := model.NewPause(lease)
 			m.CallersClock = s.MaxSkew > 0
 			lengths, quiet := []int64{2_000, 5_000, 9_000}[:1+rng.IntN(3)], int64(1+rng.IntN(5))*4_000
-			stepsBack := steps && rng.IntN(2) == 0 // then there are no strikes, which do not show it
-			var turn int64                         // the last ticket
+			stepsBack := steps && rng.IntN(2) == 0
+			var turn int64 // the last ticket
 			var history []string
 			for range 40 {
 				s.Advance(time.Duration(rng.IntN(4)*1_000+rng.IntN(2)) * time.Microsecond)
@@ -48,9 +48,6 @@ func TestPausesAreThoseOfTheModel(t *testing.T) {
 				var want []int64
 				for range 1 + rng.IntN(3) {
 					kind := rng.IntN(8)
-					if stepsBack && kind == 2 {
-						kind = 0
-					}
 					if kind != 3 {
 						m.See(now)
 					}

@@ -26,6 +26,7 @@ func (p *Pause) See(now int64) {
 	if step := p.until - now - p.length; !p.ended && step > 0 {
 		p.until -= step
 		p.turns = p.until
+		p.free -= step
 	}
 	if p.taken > now {
 		p.taken, p.turns = now, now+p.Lease
