@@ -88,6 +88,25 @@ func TestAnEpisodeLastsAsLongAsItsDenial(t *testing.T) {
 	require.Equal(t, 2*time.Hour, must(t)(b.TryAcquire(ctx, "k")).RetryAfter, "the second strike")
 }
 
+// TestStrikesAfterAClockStep: a clock that steps back delays no strike, also after a Resume, which nobody needs here.
+func TestStrikesAfterAClockStep(t *testing.T) {
+	for _, resumed := range []bool{false, true} {
+		s := limitertest.OnHeldRedis(t)
+		b, p := bansOf(s.Client)
+		must(t)(b.TryAcquire(ctx, "k"))
+		require.Equal(t, lengths[0], must(t)(b.TryAcquire(ctx, "k")).RetryAfter)
+		s.Advance(lengths[0])
+		if resumed {
+			require.NoError(t, p.Resume(ctx, "k"))
+		}
+		s.Advance(-30 * time.Minute)
+		require.Equal(t, lengths[0], must(t)(b.TryAcquire(ctx, "k")).RetryAfter, "no longer than it was to last in all")
+		s.Advance(lengths[0])
+		require.True(t, must(t)(b.TryAcquire(ctx, "k")).Allowed)
+		require.Equal(t, lengths[1], must(t)(b.TryAcquire(ctx, "k")).RetryAfter, "resumed: %v", resumed)
+	}
+}
+
 // TestDenialsAtTheSameTimeAreOneStrike, of callers of several processes.
 func TestDenialsAtTheSameTimeAreOneStrike(t *testing.T) {
 	server := redistest.Shared(t)

@@ -176,7 +176,7 @@ end
 -- </giveback>
 -- <pause>
 -- A pause, a success, or a strike, see operations.lua.
--- needs: kind amount which steps moved episode first forget instant length now strikes
+-- needs: kind amount which steps moved episode first forget instant lease length now strikes
 -- sets: moved episode first forget instant length strikes
 local span = -1
 if kind == 'p' then
@@ -191,7 +191,7 @@ elseif kind == 't' and now >= episode then
   episode = now + math.max(span, amount + 0)
   forget = episode + which
   moved = true
-elseif kind == 'f' and instant > 0 and now >= instant then
+elseif kind == 'f' and lease > 0 and instant > 0 and now >= instant then
   instant = 0
   length = 0
   first = 0

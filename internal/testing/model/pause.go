@@ -70,9 +70,9 @@ func (p *Pause) Pause(now, d int64) {
 	p.ended, p.until, p.length, p.turns, p.taken = false, now+d, d, now+d, 0
 }
 
-// Resume is a success.
+// Resume is a success, which matters to those who wait for it.
 func (p *Pause) Resume(now int64) {
-	if now >= p.until {
+	if p.Lease > 0 && now >= p.until {
 		p.ended, p.until = true, 0
 	}
 }
