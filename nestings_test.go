@@ -374,11 +374,10 @@ func (n *nesting) ask(ctx context.Context, rng *rand.Rand, key string, permits i
 		several(decide(ctx, claim.Estimate(), ratelimit.ClaimOf(n.beside, key, 1).Estimate()))
 	case 9:
 		what, o.takes, o.attempts = "reset", false, true
-		if o.err = n.limiter.Reset(ctx, key); o.err == nil {
-			n.mu.Lock()
-			n.usage(key).vague = true
-			n.mu.Unlock()
-		}
+		n.mu.Lock()
+		n.usage(key).vague = true // it may take effect after an error too
+		n.mu.Unlock()
+		o.err = n.limiter.Reset(ctx, key)
 		o.Allowed = o.err == nil
 	case 10:
 		what, o.mistakes = "too many", true
@@ -453,9 +452,6 @@ func (n *nesting) book(what, key string, permits int, o outcomeOf) {
 	defer n.mu.Unlock()
 	u := n.usage(key)
 	u.charged = u.charged || what == "charge"
-	if u.vague { // a Reset may have come before or after it
-		u.least = 0
-	}
 	switch {
 	case o.err == nil && !o.Fallback && !o.Unlimited():
 		u.least, u.most = u.least+o.taken, u.most+o.taken
