@@ -285,7 +285,7 @@ type PartResult struct {
 }
 
 // Finish ends a call whose work is done: it settles the Ticket of each part by what used says the work has cost, and
-// releases all Holds, at the same time. If used is nil, estimates stay as they are. It does nothing after a denial, and
+// releases all Holds, at the same time. If used is nil, estimates are the costs. It does nothing after a denial, and
 // does its work even if ctx has ended; then it waits for a second at most. The error joins those of [Ticket.Settle] and
 // [Hold.Release].
 func (r AllResult) Finish(ctx context.Context, used func(PartResult) int) error {
@@ -310,7 +310,7 @@ func (r AllResult) finish(ctx context.Context, used func(PartResult) int, holds 
 		defer cancel()
 		ctx = bounded
 	}
-	if len(holds) == 1 && used == nil {
+	if len(holds) == 1 && used == nil && !slices.ContainsFunc(r.Parts, func(p PartResult) bool { return p.Ticket.leases() }) {
 		return nil, await.Safely(func() error { return holds[0].Release(ctx) })
 	}
 	var tickets, releases [maxGroup]error
@@ -323,11 +323,16 @@ func (r AllResult) finish(ctx context.Context, used func(PartResult) int, holds 
 		each.Go(func() { releases[i] = await.Safely(func() error { return h.Release(ctx) }) })
 	}
 	for i, p := range slices.Backward(r.Parts) {
-		if p.Ticket == nil || used == nil {
+		if p.Ticket == nil || used == nil && !p.Ticket.leases() {
 			continue
 		}
 		defer func() { // in the order of the parts, even if one panics
-			n := used(p)
+			n := 0
+			if used != nil {
+				n = used(p)
+			} else {
+				n = p.Ticket.whole()
+			}
 			each.Go(func() { tickets[i] = await.Safely(func() error { return p.Ticket.Settle(ctx, n) }) })
 		}()
 	}
@@ -349,7 +354,9 @@ func (r AllResult) Do(ctx context.Context, work func(ctx context.Context) error,
 	holds := r.holds(space[:0])
 	began := false
 	lost := make([]bool, len(holds))
+	stopKeeping := func() {}
 	defer func() {
+		stopKeeping()
 		var wanted []*Hold
 		for i, h := range holds {
 			if lost[i] { // nobody needs the release
@@ -386,6 +393,7 @@ func (r AllResult) Do(ctx context.Context, work func(ctx context.Context) error,
 			inner = k.ctx
 		}
 	}
+	stopKeeping = keepTickets(ctx, r.Parts)
 	began = true
 	return work(inner)
 }

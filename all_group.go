@@ -174,7 +174,7 @@ func newShape(limiters []*core, settle []bool) *shape {
 	s.scripts = scripts.Together(files, args, settle)
 	for i := range limiters {
 		s.several = append(s.several, redisexec.Limiter{
-			Args: args[i], Words: wordsOf(i), Limit: limiters[i].exec.Limit, Common: s.scripts.Common[i], CommonOfSeveral: s.scripts.CommonOfSeveral[i],
+			Args: args[i], Words: wordsOf(i), Limit: limiters[i].exec.Limit, Own: limiters[i].exec.Own, Common: s.scripts.Common[i], CommonOfSeveral: s.scripts.CommonOfSeveral[i],
 		})
 	}
 	return s
@@ -245,7 +245,7 @@ func groupOfKey(key groupKey) (*group, error) {
 }
 
 // pack checks the claims, one for each limiter, and packs them into a request. holds are as those of ask.
-func (g *group) pack(ctx context.Context, claims []Claim, holds []*Hold) (string, error) {
+func (g *group) pack(ctx context.Context, claims []Claim, holds []*Hold, tickets []*Ticket) (string, error) {
 	for _, c := range claims {
 		if err := c.limiter.check(ctx, c.key, c.n); err != nil {
 			return "", err
@@ -263,6 +263,9 @@ func (g *group) pack(ctx context.Context, claims []Claim, holds []*Hold) (string
 		parts[i] = redisexec.Part{Head: c.limiter.head, Key: c.key, N: c.n, Hold: c.limiter.holds()}
 		if h := slices.Index(g.held, at); h >= 0 && holds != nil {
 			parts[i].ID = holds[h].id
+		}
+		if tickets != nil && tickets[at] != nil {
+			parts[i].ID = tickets[at].lease.spec
 		}
 	}
 	return redisexec.Pack(parts[:len(claims)]), nil
@@ -305,8 +308,8 @@ func asPacked(request string) string { return request }
 
 // ask asks Redis about the claims. holds has a Hold for each claim of permits in flight, in
 // the order of g.held; for a Peek there are none.
-func (g *group) ask(ctx context.Context, claims []Claim, looks bool, once *once, holds []*Hold) (redisexec.Reply, error) {
-	request, err := g.pack(ctx, claims, holds)
+func (g *group) ask(ctx context.Context, claims []Claim, looks bool, once *once, holds []*Hold, tickets []*Ticket) (redisexec.Reply, error) {
+	request, err := g.pack(ctx, claims, holds, tickets)
 	if err != nil {
 		return redisexec.Reply{Batch: redisexec.Unsent}, err
 	}
@@ -378,6 +381,22 @@ func (g *group) newHolds(claims []Claim) (holds []*Hold) {
 	return holds
 }
 
+// newTickets are tickets for the estimates whose tickets have a lease, each at the place of its claim; nil if there are none.
+func newTickets(claims []Claim) (tickets []*Ticket) {
+	for i, c := range claims {
+		if !c.settle {
+			continue
+		}
+		if t := c.limiter.decider.(charger).unbegun(c.key); t != nil {
+			if tickets == nil {
+				tickets = make([]*Ticket, len(claims))
+			}
+			tickets[i] = t
+		}
+	}
+	return tickets
+}
+
 // hold takes permits for holds, and gives them back if no caller gets to know of them.
 func (g *group) hold(ctx context.Context, request string, holds []*Hold, alone bool) (redisexec.Reply, error) {
 	late := func(reply redisexec.Reply, err error) {
@@ -418,18 +437,22 @@ func dear(claims []Claim) bool {
 func (g *group) decide(ctx context.Context, c *call, claims []Claim, parts []PartResult) (Result, error) {
 	looks := c.op == look
 	var holds []*Hold
+	var tickets []*Ticket
 	if !looks {
-		holds = g.newHolds(claims)
+		holds, tickets = g.newHolds(claims), newTickets(claims)
 	}
 	sent := time.Now()
-	reply, err := g.ask(ctx, claims, looks, c.once, holds)
+	reply, err := g.ask(ctx, claims, looks, c.once, holds, tickets)
 	if err != nil {
 		if !c.split || !errors.Is(err, ErrCrossSlot) { // each claim is asked about on its own then, and reported
 			g.report(ctx, sent, claims, looks, reply, false, err)
 		}
 		return Result{}, err
 	}
-	r := g.explain(reply, claims, looks, parts)
+	r, full := g.explain(reply, claims, looks, parts, tickets)
+	if full {
+		err = g.failed(ctx, claims, ErrTooManyTickets) // nothing was taken
+	}
 	for i, h := range holds {
 		if err == nil {
 			err = h.answered(g.wordsOf(reply, g.held[i]), reply.Index)
@@ -463,15 +486,20 @@ func (g *group) decide(ctx context.Context, c *call, claims []Claim, parts []Par
 	return r, nil
 }
 
-func (g *group) explain(reply redisexec.Reply, claims []Claim, looks bool, parts []PartResult) Result {
-	var r Result
+// explain is the Result of the claim that governs. full says that a limiter has too many tickets.
+func (g *group) explain(reply redisexec.Reply, claims []Claim, looks bool, parts []PartResult, tickets []*Ticket) (r Result, full bool) {
 	for i, c := range claims {
 		part := g.part(reply, i, c, looks)
 		if parts != nil {
 			parts[i] = PartResult{Name: c.limiter.name, Key: c.key, Result: part, bucket: c.limiter.isBucket(), repeated: g.repeated(reply)}
 			if c.settle && !looks {
 				words := reply.Words[g.words[i]+1:][:c.limiter.exec.Words+redisexec.TicketWords]
-				parts[i].Ticket = c.limiter.decider.(charger).newTicket(c.key, c.n, reply.Index, words)
+				if tickets != nil && tickets[i] != nil {
+					parts[i].Ticket = tickets[i]
+					full = full || !tickets[i].began(c.n, words)
+				} else {
+					parts[i].Ticket = c.limiter.decider.(charger).newTicket(c.key, c.n, reply.Index, words)
+				}
 				parts[i].Ticket.hearers = c.hearers
 			}
 		}
@@ -481,7 +509,7 @@ func (g *group) explain(reply redisexec.Reply, claims []Claim, looks bool, parts
 			r = governs(r, part)
 		}
 	}
-	return r
+	return r, full
 }
 
 // part is the answer to claim i. The reply has, for each limiter, how many of the equal
@@ -507,7 +535,7 @@ func (g *group) heldBefore(reply redisexec.Reply, i int, c *Claim) bool {
 
 // reset deletes the states of all claims.
 func (g *group) reset(ctx context.Context, claims []Claim) error {
-	request, err := g.pack(ctx, claims, nil)
+	request, err := g.pack(ctx, claims, nil, nil)
 	if err != nil {
 		return err
 	}

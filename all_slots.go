@@ -167,7 +167,11 @@ func (a *slotAnswer) take(ctx context.Context, c Claim) {
 		a.hold, _ = f.take(ctx, &o, nil)
 		a.result, a.err = o.Result, o.Err
 	} else {
-		a.ticket, _ = c.limiter.decider.(charger).estimate(ctx, &o)
+		estimate := c.limiter.decider.(charger).estimateOpen
+		if c.settle {
+			estimate = c.limiter.decider.(charger).estimate
+		}
+		a.ticket, _ = estimate(ctx, &o)
 		if a.result, a.err = o.Result, o.Err; a.ticket != nil {
 			a.ticket.hearers = c.hearers
 		}
@@ -207,7 +211,7 @@ func (a slotAnswer) giveBack(ctx context.Context) {
 		_, _ = a.hold.release(ctx)
 		return
 	}
-	if a.bucket {
+	if a.bucket && a.ticket.lease == nil {
 		a.ticket.which = returnExactly
 	}
 	_ = a.ticket.settle(ctx, &Observation{Key: a.ticket.key})

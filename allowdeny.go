@@ -101,6 +101,13 @@ type uncounted struct{ local }
 
 func (uncounted) settle(context.Context, *Ticket, *Observation) sending { return inProcess }
 
+func (uncounted) Estimate(ctx context.Context, key string, n int) (*Ticket, Result, error) {
+	if err := checkLocal(ctx, key, n); err != nil {
+		return nil, Result{}, err
+	}
+	return &Ticket{from: uncounted{}, key: key, n: n}, Result{Allowed: true}, nil
+}
+
 func (uncounted) undo(context.Context, string) (sending, error) { return inProcess, nil }
 
 func (uncounted) release(context.Context, *Hold) (sending, error) { return inProcess, nil }

@@ -46,14 +46,18 @@ func NewCalendarWindow(c Client, limit int, cal Calendar, opts ...Option) (*Cale
 		return nil, err
 	}
 	own := limit - s.headroom
-	l := &CalendarWindow{}
-	if err := l.build(c, s, algorithm{
+	a, err := algorithm{
 		id: algorithms.CalendarWindow, scripts: scripts.Of("calendarwindow"), most: own,
 		args:     []string{strconv.Itoa(own)},
 		instants: (&calendars.Windows{Calendar: cal.of}).Around,
 		cost:     redisexec.Cost{Key: 8, Run: 1}, explainer: windows.Calendar{Limit: int64(limit), Own: int64(own)},
 		credits: true,
-	}); err != nil {
+	}.withTickets(&s)
+	if err != nil {
+		return nil, err
+	}
+	l := &CalendarWindow{}
+	if err := l.build(c, s, a); err != nil {
 		return nil, err
 	}
 	return l, nil

@@ -47,6 +47,7 @@ type limiterCore struct {
 	mostCharge int                       // permits of one charge
 	which      func(word, n int64) int64 // see algorithm
 	credits    bool                      // see algorithm
+	tickets    *ticketLease              // that estimates get; nil: none
 }
 
 // An algorithm is what core.build has to know of an algorithm.
@@ -77,8 +78,9 @@ type algorithm struct {
 	// longest is the longest wait of a reservation, in microseconds, for which its numbers are exact.
 	longest   int64
 	explainer decision.Explainer
-	tenants   bool // see core
-	credits   bool // giveback knows what to do without a ticket
+	tenants   bool         // see core
+	credits   bool         // giveback knows what to do without a ticket
+	tickets   *ticketLease // see limiterCore
 }
 
 // words is how many words the reply to a run has.
@@ -86,6 +88,7 @@ func (a *algorithm) words() int { return a.scripts.Words + a.rules*a.scripts.Wor
 
 func (c *limiterCore) build(client Client, s settings, a algorithm) error {
 	c.mostCharge, c.which, c.credits = cmp.Or(a.mostCharge, exact.Permits), a.which, a.credits
+	c.tickets = a.tickets
 	return c.core.build(client, s, c, a)
 }
 
@@ -137,6 +140,9 @@ func (c *core) build(client Client, s settings, decider any, a algorithm) error 
 	}
 	if a.tenants {
 		c.tenants, c.exec.Limit = true, keyname.Limit
+	}
+	if a.tickets != nil {
+		c.exec.Limit, c.exec.Own = keyname.Tickets, true
 	}
 	if s.clock != nil {
 		c.exec.Now, c.exec.Spare = c.now, s.spare()

@@ -24,7 +24,8 @@
 //     Reserve promises permits for later ([TokenBucket.Reserve]).
 //   - More than one permit: TryAcquireN takes n or none ([Limiter]), TryAcquireUpTo as many as are left
 //     ([TokenBucket.TryAcquireUpTo]). Peek and [Look] say what is left; Reset forgets what was used.
-//   - Costs that are known afterwards: Estimate and its [Ticket], or Charge. Permits that come back: Credit ([Settler]).
+//   - Costs that are known afterwards: Estimate and its [Ticket], or Charge. Permits that come back: Credit ([Settler]);
+//     [WithTicketLease] gives back what a process that died has estimated.
 //   - Work under way, rather than calls in a time: [InFlight], whose permits are held and given back.
 //   - A stop for all processes until an instant: [NewPause]. Longer ones for those who go on: [NewBans].
 //   - Several limits, all or nothing, in one round trip: [NewAll] for one key, [TryAcquireAll] for a

@@ -27,6 +27,8 @@ var (
 	ErrCrossSlot = errclass.ErrCrossSlot
 	// ErrTooMuchDebt: nothing was charged, because the state of the key cannot hold so large a debt.
 	ErrTooMuchDebt = errclass.ErrTooMuchDebt
+	// ErrTooManyTickets: the key has 10,000 tickets with a lease ([WithTicketLease]) that are not settled. Nothing was taken.
+	ErrTooManyTickets = errclass.ErrTooManyTickets
 	// ErrIDReused: the id of [TryAcquireOnce] stands for other claims, or for a limit that has changed; that of [Claim.As]
 	// for another number of permits. Nothing was taken.
 	ErrIDReused = errclass.ErrIDReused
@@ -41,7 +43,8 @@ var (
 	// It is about one key, and neither a mistake nor an outage: a [Fallback] returns it.
 	ErrCorruptState = errclass.ErrCorruptState
 	// ErrLeaseLost: a [Hold] no longer has its permits. Its lease ended and another hold needed the place, it was
-	// released, the key was reset, or Redis has forgotten it. It is also the cause with which Do cancels the work.
+	// released, the key was reset, or Redis has forgotten it. It is also the cause with which Do cancels the work. Of a
+	// [Ticket]: its lease ended, and its permits were given back.
 	ErrLeaseLost = errclass.ErrLeaseLost
 	// ErrOverBudget is why a [Fallback] did not wait for its primary: the call took longer than the budget, or as many
 	// abandoned calls as a Fallback allows are still running.

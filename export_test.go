@@ -182,7 +182,7 @@ func AllMerged(t testing.TB, calls [][]Claim) (all []AllResult, failed []bool) {
 			at = len(groups)
 			groups = append(groups, g)
 		}
-		request, err := g.pack(ctx, claims, g.newHolds(claims))
+		request, err := g.pack(ctx, claims, g.newHolds(claims), nil)
 		require.NoError(t, err)
 		if last := len(requests) - 1; last >= 0 && requests[last] == request && of[last] == at {
 			times[last]++
@@ -212,7 +212,7 @@ func AllMerged(t testing.TB, calls [][]Claim) (all []AllResult, failed []bool) {
 		for i := range n {
 			claims := calls[len(all)]
 			r := AllResult{Parts: make([]PartResult, len(claims))}
-			r.Result = groups[of[at]].explain(redisexec.Reply{Words: words[:exec.Words], Index: int64(i)}, claims, false, r.Parts)
+			r.Result, _ = groups[of[at]].explain(redisexec.Reply{Words: words[:exec.Words], Index: int64(i)}, claims, false, r.Parts, nil)
 			all, failed = append(all, r), append(failed, false)
 		}
 		words = words[exec.Words:]

@@ -49,10 +49,13 @@ func NewFixedWindow(c Client, limit int, window time.Duration, opts ...Option) (
 	case s.aligned:
 		offset := (s.offset%window + window) % window
 		a = datedWindow(f, strconv.FormatInt(offset.Microseconds(), 10))
-	case s.clock != nil, limit > exact.Counted:
+	case s.clock != nil, limit > exact.Counted, s.ticketLease > 0:
 		a = datedWindow(f, "first")
 	default:
 		a = countedWindow(f)
+	}
+	if a, err = a.withTickets(&s); err != nil {
+		return nil, err
 	}
 	l := &FixedWindow{}
 	if err := l.build(c, s, a); err != nil {

@@ -127,12 +127,13 @@ func TestARequestThatIsAskedAgainHoldsOnce(t *testing.T) {
 	g, err := groupOf(claims)
 	require.NoError(t, err)
 	holds := g.newHolds(claims)
-	request, err := g.pack(ctx, claims, holds)
+	request, err := g.pack(ctx, claims, holds, nil)
 	require.NoError(t, err)
 	for range 2 {
 		reply, err := g.exec.Operate(ctx, request, redisexec.Operation{Op: redisexec.Take, N: 1, Times: 1})
 		require.NoError(t, err)
-		require.True(t, g.explain(reply, claims, false, nil).Allowed)
+		r, _ := g.explain(reply, claims, false, nil, nil)
+		require.True(t, r.Allowed)
 		reply.Done()
 	}
 	members, err := s.admin.ZRange(ctx, f.core.head.Of("k"), 0, -1).Result()

@@ -327,3 +327,43 @@ func (k *keeper) stop() bool {
 	k.cancel(nil)
 	return lost
 }
+
+// keepTickets extends the leases of tickets until stop is called.
+func keepTickets(ctx context.Context, parts []PartResult) (stop func()) {
+	var leased []*Ticket
+	shortest := time.Duration(forever)
+	for _, p := range parts {
+		if p.Ticket != nil && p.Ticket.lease != nil {
+			leased, shortest = append(leased, p.Ticket), min(shortest, p.Ticket.lease.lease)
+		}
+	}
+	if leased == nil {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // work may need its permits after ctx has ended
+	left := make(chan struct{})
+	go func() {
+		defer close(left)
+		each := time.NewTicker(max(shortest/3, 1))
+		defer each.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-each.C:
+			}
+			for _, t := range leased {
+				try, done := context.WithTimeout(ctx, shortest/6)
+				func() {
+					defer func() { _ = recover() }() // of the client's hooks; the settlement reports what is wrong
+					_ = t.Extend(try)
+				}()
+				done()
+			}
+		}
+	}()
+	return func() {
+		cancel()
+		<-left
+	}
+}

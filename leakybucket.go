@@ -27,7 +27,11 @@ func NewLeakyBucket(c Client, rate Rate, capacity int, opts ...Option) (*LeakyBu
 		return nil, err
 	}
 	l := &LeakyBucket{}
-	if err := l.build(c, s, bucketAlgorithm(algorithms.LeakyBucket, b, s.exactly, s.mark())); err != nil {
+	a, err := bucketAlgorithm(algorithms.LeakyBucket, b, s.exactly, s.mark()).withTickets(&s)
+	if err != nil {
+		return nil, err
+	}
+	if err := l.build(c, s, a); err != nil {
 		return nil, err
 	}
 	return l, nil

@@ -65,6 +65,8 @@ func (c *call) remembered() error {
 			return invalidConfig("TryAcquireOnce: permits of %s are held, and would be released once for each answer; hold them under an id by Claim.As", claim.title())
 		case claim.limiter != nil && claim.limiter.tenants:
 			return invalidConfig("TryAcquireOnce: %s decides on two keys, and remembers no id; take its permits without one", claim.title())
+		case claim.limiter != nil && claim.limiter.exec.Own:
+			return invalidConfig("TryAcquireOnce: %s has tickets with a lease on a second key, and remembers no id; take its permits without one", claim.title())
 		case claim.limiter == nil && !c.once.lenient && !isConstant(claim.outer):
 			return invalidConfig("TryAcquireOnce: %s does not decide on Redis, and remembers no id; "+
 				"give a limiter on Redis, and of an All its claims (Claims)", claim.title())

@@ -72,6 +72,7 @@ var optionsOf = map[string]constructors{
 	"WithResolution":   newSlidingLog,
 	"WithRefillEvery":  newTokenBucket,
 	"WithExactReturns": newTokenBucket | newLeakyBucket,
+	"WithTicketLease":  newFixedWindow | newCalendarWindow | newTokenBucket | newLeakyBucket,
 	"WithEmptyStart":   newLocalTokenBucket,
 	"WithLastAnswers":  newLocalTokenBucket,
 	"WithMaxKeys":      newLocalTokenBucket | newDenyCache | newLeased,
@@ -333,7 +334,8 @@ type settings struct {
 	resolution  time.Duration
 	refillEvery time.Duration
 	headroom    int
-	exactly     bool // WithExactReturns
+	exactly     bool          // WithExactReturns
+	ticketLease time.Duration // 0: none
 	probe       time.Duration
 	empty       bool // WithEmptyStart, WithLastAnswers
 	follow      bool // WithLastAnswers

@@ -35,6 +35,7 @@ WithSubWindows    .           .              x             .          .         
 WithResolution    .           .              .             x          .           .           .               .        .     .                .             .        .            .         .
 WithRefillEvery   .           .              .             .          x           .           .               .        .     .                .             .        .            .         .
 WithExactReturns  .           .              .             .          x           x           .               .        .     .                .             .        .            .         .
+WithTicketLease   x           x              .             .          x           x           .               .        .     .                .             .        .            .         .
 WithEmptyStart    .           .              .             .          .           .           .               .        .     x                .             .        .            .         .
 WithLastAnswers   .           .              .             .          .           .           .               .        .     x                .             .        .            .         .
 WithMaxKeys       .           .              .             .          .           .           .               .        .     x                .             .        .            x         x
@@ -60,6 +61,7 @@ var eachOption = map[string]ratelimit.PolicyOption{
 	"WithResolution":   ratelimit.WithResolution(time.Millisecond),
 	"WithRefillEvery":  ratelimit.WithRefillEvery(time.Second),
 	"WithExactReturns": ratelimit.WithExactReturns(),
+	"WithTicketLease":  ratelimit.WithTicketLease(time.Second),
 	"WithEmptyStart":   ratelimit.WithEmptyStart(),
 	"WithLastAnswers":  ratelimit.WithLastAnswers(),
 	"WithMaxKeys":      ratelimit.WithMaxKeys(10),

@@ -1,13 +1,20 @@
 package ratelimit
 
 import (
+	"cmp"
 	"context"
+	"crypto/rand"
+	"errors"
 	"fmt"
+	"strconv"
+	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/tryacquire/ratelimit/internal/decision"
 	"github.com/tryacquire/ratelimit/internal/exact"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
+	"github.com/tryacquire/ratelimit/internal/scripts"
 )
 
 // A Settler takes an estimate first and settles the true cost afterwards, for work whose cost is known only when
@@ -18,7 +25,8 @@ type Settler interface {
 	// the work has really cost, where they were taken; it is nil if the call is denied. Estimate at most the limit:
 	// Settle charges the rest.
 	//
-	// The permits of a ticket that is never settled stay taken, as those of any other allowed call.
+	// The permits of a ticket that is never settled stay taken, as those of any other allowed call, unless the limiter was built
+	// with [WithTicketLease].
 	Estimate(ctx context.Context, key string, n int) (*Ticket, Result, error)
 
 	// Charge takes n permits from key, even if fewer are left. Allowed is true, and Remaining 0 while permits are
@@ -104,12 +112,16 @@ func WithExactReturns() Option {
 // A Ticket stands for the permits that an estimate took, and settles them once. It is safe
 // for concurrent use.
 type Ticket struct {
-	from         settles
-	key          string
+	from    settles
+	key     string
+	hearers *hearers
+	settled atomic.Bool
+
+	mu           sync.Mutex // guards what follows, and is held while Redis is asked: a settlement has to know what More took
 	n            int
-	where, which int64 // see the block giveback of the scripts
-	hearers      *hearers
-	settled      atomic.Bool
+	where, which int64        // see the block giveback of the scripts
+	more         []*Ticket    // what More took, of a ticket without a lease
+	lease        *ticketState // nil: none
 }
 
 // An origin is what permits were taken from that can be given back.
@@ -130,6 +142,9 @@ type settles interface {
 
 	// settle gives back or charges what the observed call's N differs from the ticket's permits.
 	settle(ctx context.Context, t *Ticket, o *Observation) sending
+
+	// Estimate takes what a ticket without a lease needs beyond its estimate.
+	Estimate(ctx context.Context, key string, n int) (*Ticket, Result, error)
 }
 
 // Estimate takes n permits from key, see [Settler].
@@ -145,6 +160,14 @@ func (c *limiterCore) Estimate(ctx context.Context, key string, n int) (*Ticket,
 }
 
 func (c *limiterCore) estimate(ctx context.Context, o *Observation) (*Ticket, sending) {
+	if c.tickets != nil {
+		return c.begin(ctx, o)
+	}
+	return c.estimateOpen(ctx, o)
+}
+
+// estimateOpen is estimate without a lease.
+func (c *limiterCore) estimateOpen(ctx context.Context, o *Observation) (*Ticket, sending) {
 	reply, err := c.operate(ctx, o.Key, redisexec.Operation{Op: redisexec.Estimate, N: o.N, Times: 1})
 	if err != nil {
 		o.Err = c.failed(ctx, o.Key, err)
@@ -161,6 +184,8 @@ func (c *limiterCore) estimate(ctx context.Context, o *Observation) (*Ticket, se
 // A charger is a limiterCore, or has one.
 type charger interface {
 	estimate(ctx context.Context, o *Observation) (*Ticket, sending)
+	estimateOpen(ctx context.Context, o *Observation) (*Ticket, sending)
+	unbegun(key string) *Ticket
 	newTicket(key string, n int, i int64, words []int64) *Ticket
 	checkCharge(ctx context.Context, key string, n int) error
 	checkCredit(ctx context.Context, key string, n int) error
@@ -193,14 +218,19 @@ func (c *limiterCore) charge(ctx context.Context, n int, o *Observation) sending
 		return reply.Batch
 	}
 	defer reply.Done()
-	if reply.Index >= reply.Words[decision.WordAllowed] { // what a state can hold does not fit
-		o.Err = c.failed(ctx, o.Key, ErrTooMuchDebt)
-		return reply.Batch
-	}
-	o.Result = c.inRun(reply.Words, int64(n), reply.Index)
-	o.Result.Remaining = max(o.Result.Remaining, 0)
-	o.Before = max(c.explain(reply.Words, int64(n), reply.Index*int64(n), true).Remaining, 0)
+	c.charged(ctx, reply.Words, n, reply.Index, o)
 	return reply.Batch
+}
+
+// charged reads the words of a run of charges of n permits, of which this call is the i-th, from 0.
+func (c *limiterCore) charged(ctx context.Context, words []int64, n int, i int64, o *Observation) {
+	if i >= words[decision.WordAllowed] { // what a state can hold does not fit
+		o.Err = c.failed(ctx, o.Key, ErrTooMuchDebt)
+		return
+	}
+	o.Result = c.inRun(words, int64(n), i)
+	o.Result.Remaining = max(o.Result.Remaining, 0)
+	o.Before = max(c.explain(words, int64(n), i*int64(n), true).Remaining, 0)
 }
 
 func (c *limiterCore) checkCharge(ctx context.Context, key string, n int) error {
@@ -267,13 +297,38 @@ func (c *limiterCore) checkCredit(ctx context.Context, key string, n int) error 
 // the permits of all tickets of its key, so settle before it, or not at all. By how much returns to a bucket can
 // exceed its bound, and what clocks that step back do, is in docs/llm.md, "What Settle gives back".
 func (t *Ticket) Settle(ctx context.Context, actual int) error {
-	if t == nil || t.from == nil {
-		return invalidConfig("there is no ticket; Estimate returns one when it is allowed")
+	if !t.made() {
+		return errNoTicket
 	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	o := Observation{Call: callSettle, Key: t.key, N: actual}
 	o.Err = t.check(ctx, actual)
 	t.from.observers().observed(ctx, &o, func() sending { return t.settle(ctx, &o) })
-	return o.Err
+	return cmp.Or(o.Err, t.late(actual))
+}
+
+var errNoTicket = invalidConfig("there is no ticket; Estimate returns one when it is allowed")
+
+func (t *Ticket) made() bool { return t != nil && t.from != nil }
+
+// leases reports whether there is a ticket with a lease.
+func (t *Ticket) leases() bool { return t != nil && t.lease != nil }
+
+// whole is taken, for those who do not have the lock.
+func (t *Ticket) whole() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.taken()
+}
+
+// taken is how many permits the ticket has.
+func (t *Ticket) taken() int {
+	n := t.n
+	for _, part := range t.more {
+		n += part.n
+	}
+	return n
 }
 
 // check returns an error if the ticket cannot be settled. Otherwise it counts as settled.
@@ -281,7 +336,11 @@ func (t *Ticket) check(ctx context.Context, actual int) error {
 	if actual < 0 {
 		return fmt.Errorf("%w: %d were used; settle 0 or more", ErrInvalidPermits, actual)
 	}
-	if err := t.from.checkSettle(ctx, t.key, actual-t.n); err != nil {
+	more := actual - t.taken()
+	if t.lease != nil { // it may be late
+		more = actual
+	}
+	if err := t.from.checkSettle(ctx, t.key, more); err != nil {
 		return err
 	}
 	if t.settled.Swap(true) {
@@ -292,11 +351,15 @@ func (t *Ticket) check(ctx context.Context, actual int) error {
 
 // settle settles a ticket that has been checked.
 func (t *Ticket) settle(ctx context.Context, o *Observation) sending {
-	if o.N == t.n {
+	n := t.taken()
+	if o.N == n && t.lease == nil {
 		return redisexec.Unsent
 	}
-	done := t.hearers.givesBack(ctx, t.key, t.n, o.N)
+	done := t.hearers.givesBack(ctx, t.key, n, o.N)
 	defer func() { done(o.Err) }()
+	if t.more != nil {
+		return t.settleParts(ctx, o, n-o.N)
+	}
 	return t.from.settle(ctx, t, o)
 }
 
@@ -308,6 +371,9 @@ func (c *limiterCore) checkSettle(ctx context.Context, key string, more int) err
 }
 
 func (c *limiterCore) settle(ctx context.Context, t *Ticket, o *Observation) sending {
+	if t.lease != nil {
+		return c.settleLeased(ctx, t, o)
+	}
 	if o.N > t.n {
 		return c.charge(ctx, o.N-t.n, o)
 	}
@@ -318,6 +384,217 @@ func (c *limiterCore) settle(ctx context.Context, t *Ticket, o *Observation) sen
 		o.Err = c.failed(ctx, t.key, err)
 	} else {
 		reply.Done()
+	}
+	return reply.Batch
+}
+
+// A ticketLease is the lease of a limiter's tickets.
+type ticketLease struct {
+	lease  time.Duration
+	prefix string // of their specs: how they are given back, and the lease in microseconds
+}
+
+// How a ticket is given back, see the block begin of tickets.lua.
+const (
+	byPlace   = "0/" // the words of the ticket say where
+	byInstant = "1/" // the instant, for exact returns
+	byNumber  = "2/"
+)
+
+const idLength = 16 // digits of five bits
+
+// withTickets is the algorithm of a limiter whose tickets have a lease, if the settings ask for that.
+func (a algorithm) withTickets(s *settings) (algorithm, error) {
+	if s.ticketLease == 0 {
+		return a, nil
+	}
+	if s.clock != nil {
+		return a, invalidConfig("WithTicketLease: leases end by the server's clock; leave WithClock out")
+	}
+	of := scripts.WithTickets(a.scripts.Name)
+	if of == nil {
+		return a, invalidConfig("WithTicketLease: the bucket refills in steps, or one number does not hold its state; " +
+			"use a smaller burst, or a rate of fewer permits in a shorter period, and leave WithRefillEvery out")
+	}
+	how := byPlace
+	switch {
+	case a.scripts.Name != "bucket":
+	case s.exactly:
+		how = byInstant
+	default:
+		how = byNumber
+	}
+	a.tickets = &ticketLease{s.ticketLease, how + strconv.FormatInt(s.ticketLease.Microseconds(), 10) + "/"}
+	a.explainer = ticketed{a.explainer, a.words()}
+	a.scripts, a.unpack, a.inWords = of, nil, nil
+	a.cost.Key, a.cost.Back = a.cost.Key+2, a.cost.Back+4
+	return a, nil
+}
+
+// ticketed explains words of which one more says when tickets that end make room.
+type ticketed struct {
+	decision.Explainer
+	soon int // its position
+}
+
+// Explain is that of a decision.Explainer.
+func (e ticketed) Explain(words []int64, n, taken int64, allowed bool) decision.Result {
+	r := e.Explainer.Explain(words[:e.soon], n, taken, allowed)
+	if soon := words[e.soon]; !allowed && soon > 0 {
+		r.RetryAfter = min(r.RetryAfter, exact.Duration(soon))
+	}
+	return r
+}
+
+// A ticketState is what a ticket with a lease has in Redis.
+type ticketState struct {
+	*ticketLease
+	spec string // as the scripts read it: how it is given back, its lease and its id
+	gone int    // of its permits, those of a window that is over
+	lost bool   // it was given back
+}
+
+// unbegun is a ticket of key that has no permits yet, nil if tickets have no lease.
+func (c *limiterCore) unbegun(key string) *Ticket {
+	if c.tickets == nil {
+		return nil
+	}
+	s := &ticketState{ticketLease: c.tickets, spec: c.tickets.prefix + rand.Text()[:idLength]}
+	return &Ticket{from: c, key: key, lease: s}
+}
+
+// began makes t the ticket of n permits whose words end with where they are. ok is false if there are too many tickets.
+func (t *Ticket) began(n int, words []int64) (ok bool) {
+	t.n, t.where, t.which = n, words[len(words)-2], words[len(words)-1]
+	return t.which != tooMany
+}
+
+// name is what operations.lua reads of the ticket: how it is given back, and its name in Redis.
+func (t *Ticket) name() string {
+	to := make([]byte, 0, 80)
+	to = append(append(to, t.lease.spec[0]), '/')
+	to = append(strconv.AppendInt(to, int64(t.n-t.lease.gone), 10), '/')
+	to = append(strconv.AppendInt(to, t.where, 10), '/')
+	to = append(strconv.AppendInt(to, t.which, 10), '/')
+	return string(append(to, t.lease.spec[2:]...))
+}
+
+// leased is an operation on a ticket.
+func (t *Ticket) leased(op redisexec.Op, n int) redisexec.Operation {
+	name := t.lease.spec
+	if op != redisexec.Begin {
+		name = t.name()
+	}
+	return redisexec.Operation{Op: op, N: n, Times: 1, Detail: &redisexec.Detail{Ticket: name}}
+}
+
+// tooMany is the second word of a ticket of which there are too many.
+const tooMany = -1
+
+// begin is an estimate with a lease.
+func (c *limiterCore) begin(ctx context.Context, o *Observation) (*Ticket, sending) {
+	t := c.unbegun(o.Key)
+	reply, err := c.operate(ctx, o.Key, t.leased(redisexec.Begin, o.N))
+	if err != nil {
+		o.Err = c.failed(ctx, o.Key, err)
+		return nil, reply.Batch
+	}
+	defer reply.Done()
+	if !t.began(o.N, reply.Words) {
+		o.Err = c.failed(ctx, o.Key, ErrTooManyTickets)
+		return nil, reply.Batch
+	}
+	if o.Result = c.inRun(reply.Words[:c.exec.Words], int64(o.N), 0); !o.Result.Allowed {
+		return nil, reply.Batch
+	}
+	return t, reply.Batch
+}
+
+// settleLeased settles a ticket with a lease, or charges all that was used if the ticket was given back.
+func (c *limiterCore) settleLeased(ctx context.Context, t *Ticket, o *Observation) sending {
+	used := max(o.N-t.lease.gone, 0)
+	reply, err := c.operate(ctx, t.key, t.leased(redisexec.Settle, used))
+	if err != nil {
+		o.Err = c.failed(ctx, t.key, err)
+		return reply.Batch
+	}
+	defer reply.Done()
+	became := reply.Words[0]
+	t.lease.lost = became == redisexec.LateCharged || became == redisexec.LateUnused
+	switch became {
+	case redisexec.LateCharged:
+		c.charged(ctx, reply.Words[1:], used, 0, o)
+	case redisexec.Charged:
+		c.charged(ctx, reply.Words[1:], o.N-t.n, 0, o)
+	}
+	return reply.Batch
+}
+
+// late is the error of a settlement after the ticket had been given back, nil if it was in time.
+func (t *Ticket) late(actual int) error {
+	if t.lease == nil || !t.lease.lost {
+		return nil
+	}
+	return t.from.about(t.key, fmt.Errorf("%w: the estimate had been given back, and %d permits were charged", ErrLeaseLost, actual))
+}
+
+// settleParts settles what a ticket without a lease has taken in parts: the last ones first. back is how many permits come back.
+func (t *Ticket) settleParts(ctx context.Context, o *Observation, back int) (sent sending) {
+	parts := append([]*Ticket{t}, t.more...)
+	t.more = nil
+	var errs []error
+	for i := len(parts) - 1; i >= 0 && back != 0; i-- {
+		part := parts[i]
+		less := min(back, part.n) // below 0: it is charged
+		back -= less
+		one := Observation{Call: o.Call, Key: o.Key, N: part.n - less}
+		sent = part.from.settle(ctx, part, &one)
+		errs = append(errs, one.Err)
+	}
+	o.Err = errors.Join(errs...)
+	return sent
+}
+
+// Extend begins the ticket's lease again, from now. ErrLeaseLost means that the lease had ended, and that the permits were given
+// back; Settle then charges what was used. A lease that has ended can be extended until the next call of the key. Without a lease
+// ([WithTicketLease]), Extend does nothing.
+func (t *Ticket) Extend(ctx context.Context) error {
+	if !t.made() {
+		return errNoTicket
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.lease == nil {
+		return nil
+	}
+	o := Observation{Call: callExtend, Key: t.key, N: t.n}
+	o.Err = t.checkMore(ctx)
+	t.from.observers().observed(ctx, &o, func() sending { return t.from.(*limiterCore).renew(ctx, t, &o) })
+	return o.Err
+}
+
+// checkMore returns an error if nothing can be done with the ticket but to settle it.
+func (t *Ticket) checkMore(ctx context.Context) error {
+	switch err := ctx.Err(); {
+	case err != nil:
+		return t.from.about(t.key, err)
+	case t.settled.Load():
+		return t.from.about(t.key, ErrSettled)
+	case t.lease != nil && t.lease.lost:
+		return t.from.about(t.key, ErrLeaseLost)
+	}
+	return nil
+}
+
+func (c *limiterCore) renew(ctx context.Context, t *Ticket, o *Observation) sending {
+	reply, err := c.operate(ctx, t.key, t.leased(redisexec.Renew, 1))
+	if err != nil {
+		o.Err = c.failed(ctx, t.key, err)
+		return reply.Batch
+	}
+	defer reply.Done()
+	if reply.Words[0] == 0 {
+		t.lease.lost, o.Err = true, c.about(t.key, ErrLeaseLost)
 	}
 	return reply.Batch
 }

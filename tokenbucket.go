@@ -52,10 +52,11 @@ func NewTokenBucket(c Client, rate Rate, burst int, opts ...Option) (*TokenBucke
 			return nil, err
 		}
 		l := &TokenBucket{limits: limits}
-		if err := l.build(c, s, bucketAlgorithm(algorithms.TokenBucket, b, s.exactly, s.mark())); err != nil {
+		a, err := bucketAlgorithm(algorithms.TokenBucket, b, s.exactly, s.mark()).withTickets(&s)
+		if err != nil {
 			return nil, err
 		}
-		return l, nil
+		return l, l.build(c, s, a)
 	})
 	return limits.Get(bucketLimit{rate, burst})
 }

@@ -26,6 +26,14 @@
 --                                     Otherwise others have reserved behind it and know their
 --                                     instants, and the cancel waits for theirs (cancel)
 -- </if receipt>
+-- <if tickets>
+--          <permits>a<how>/<lease>/<id>
+--                                     an estimate whose permits come back when its lease, in
+--                                     microseconds, has ended (tickets.lua)
+--          <permits>m<how>/<ticket>   this ticket takes so many more
+--          <actual>u<how>/<ticket>    it is settled
+--          1w<how>/<ticket>           its lease begins again
+-- </if tickets>
 -- <if pause>
 --          1p<length>                 a pause of so many microseconds from now, if that is later
 --                                     than the one that there is
@@ -50,6 +58,14 @@
 --                4 of what the key holds (see receipt), and 8 of what it held, if anything
 --          z     1 if the reservation was cancelled, 0 if not, or not yet
 -- </if receipt>
+-- <if tickets>
+--          a     as e; the last word is -1 if there are too many tickets
+--          m     1, and then as e; or 0 if the ticket has been given back, and nothing was taken
+--          u     1, and the permits given back; 2, and the words of a charge of what was missing; 4 if
+--                nothing was; or, if the ticket had been given back, 0, and the words of a charge of all; 3
+--                if nothing was used
+--          w     1, or 0 if it has been given back
+-- </if tickets>
 -- <if pause>
 --          p, f, t  the words of a look behind it
 -- </if pause>
@@ -112,6 +128,7 @@ local function decide(key, operations, front)
       end
     end
     -- </if receipt>
+    -- <tickets?/>
     -- <load/>
     if back then
       local where = amount
@@ -191,6 +208,26 @@ local function decide(key, operations, front)
       size = size + 1
       out[size] = undone and 1 or 0
     -- </if receipt>
+    -- <if tickets>
+    elseif kind == 'a' or kind == 'm' then
+      local n, times = permits + 0, 1
+      -- <fit/>
+      -- <full/>
+      -- <seek?/>
+      -- <take/>
+      -- <wait?/>
+      -- <words/>
+      -- <ticket/>
+      -- <begin/>
+      size = size + 2
+      if allowed > 0 or repair then
+        -- <store/>
+      else
+        -- <expire?/>
+      end
+    elseif kind == 'n' then
+      begin = stop -- nothing is left to do
+    -- </if tickets>
     -- <if pause>
     elseif kind == 'p' or kind == 'f' or kind == 't' then
       local times, steps = 1, ''

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tryacquire/ratelimit/internal/algorithms"
+	"github.com/tryacquire/ratelimit/internal/keyname"
 	"github.com/tryacquire/ratelimit/internal/state"
 )
 
@@ -67,7 +68,7 @@ func (p program) reset(ctx context.Context, redis *redisFlags, keys *keyFlags, a
 			d := deletion{keyReport: newKeyReport(one)}
 			what := "would delete"
 			if !dry {
-				n, err := s.Unlink(ctx, one.Name).Result()
+				n, err := s.Unlink(ctx, one.Name, keyname.Tickets(one.Name)).Result()
 				if err != nil {
 					return fmt.Errorf("%s: %w", printable(one.Name, 200), err)
 				}

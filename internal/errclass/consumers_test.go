@@ -67,6 +67,7 @@ var meanings = []struct {
 	{ratelimit.ErrWaitTooLong, "wait_too_long", decision},
 	{&ratelimit.WaitError{}, "wait_too_long", decision},
 	{ratelimit.ErrTooMuchDebt, "too_much_debt", decision},
+	{ratelimit.ErrTooManyTickets, "too_many_tickets", decision},
 	{ratelimit.ErrLeaseLost, "lease_lost", lost},
 	{ratelimit.ErrCorruptState, "corrupt_state", damaged},
 	{ratelimit.ErrOverBudget, "over_budget", outage},

@@ -77,6 +77,7 @@ var sentinels = []struct {
 	{ErrDenied, Kind{Decision, "denied"}},
 	{ErrWaitTooLong, Kind{Decision, "wait_too_long"}},
 	{ErrTooMuchDebt, Kind{Decision, "too_much_debt"}},
+	{ErrTooManyTickets, Kind{Decision, "too_many_tickets"}},
 	{ErrLeaseLost, Kind{Lost, "lease_lost"}},
 	{ErrOverBudget, Kind{Outage, "over_budget"}},
 	{ErrBreakerOpen, Kind{Outage, "breaker_open"}},

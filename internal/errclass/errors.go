@@ -10,6 +10,7 @@ var (
 	ErrExceedsLimit   = errors.New("ratelimit: more permits than the limit")
 	ErrCrossSlot      = errors.New("ratelimit: keys in several slots")
 	ErrTooMuchDebt    = errors.New("ratelimit: too much debt")
+	ErrTooManyTickets = errors.New("ratelimit: too many tickets")
 	ErrIDReused       = errors.New("ratelimit: the id stands for another call")
 	ErrSettled        = errors.New("ratelimit: already settled")
 	ErrDenied         = errors.New("ratelimit: denied")

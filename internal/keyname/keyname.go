@@ -79,6 +79,13 @@ func HasTenant(key string) bool {
 // Limit returns the name of the key {gpt-4}, given the name of {gpt-4}:tenant: a key that begins with its hash tag.
 func Limit(name string) string { return name[:strings.IndexByte(name, '}')+1] }
 
+// Tickets returns the name of the key that has the tickets of the key of this name: "/tickets" stands behind the head. It has the
+// same tag. It is no name of a limiter's key, because no id ends so, unless a prefix does.
+func Tickets(name string) string {
+	_, end := idIn(name)
+	return name[:end] + "/tickets" + name[end:]
+}
+
 // hashTag is the hash tag that a text has by Redis's rule, "" if it has none.
 func hashTag(text string) string {
 	begin := strings.IndexByte(text, '{') + 1

@@ -200,3 +200,23 @@ func TestNamingAKeyAllocatesOnce(t *testing.T) {
 		require.Zero(t, testing.AllocsPerRun(100, func() { _, _, _ = Tag(key), head.Size(key), head.Append(buffer, key) }), key)
 	}
 }
+
+// TestTicketsOfAKey: the name of its tickets is in the key's slot, of no other key, and of no limiter.
+func TestTicketsOfAKey(t *testing.T) {
+	names := map[string]string{}
+	for _, head := range []Head{NewHead("ratelimit", "api", algorithms.TokenBucket), NewHead("a:b", "x", algorithms.FixedWindow), NewHead("a:b", "x", algorithms.CalendarWindow+"2")} {
+		for _, key := range []string{"k", "{k}", "{k}:x", "}", "}{", "a:tokenbucket{b}", "tokenbucket", ":", "/tickets{k}", "{k}/tickets", "{"} {
+			name := head.Of(key)
+			tickets := Tickets(name)
+			require.Equal(t, hashTag(name), hashTag(tickets), name)
+			require.Equal(t, string(head)+"/tickets"+name[len(head):], tickets)
+			for _, other := range []string{name, tickets} {
+				require.Empty(t, names[other], "%s of %s", other, name)
+				names[other] = name
+			}
+			if p, ok := Parse(tickets); ok { // a prefix that nobody has
+				require.Contains(t, p.Prefix, "/tickets")
+			}
+		}
+	}
+}

@@ -15,19 +15,29 @@ type Parts struct {
 // Parse returns the parts of a name, and whether it is one: whether a limiter with this
 // prefix, name and algorithm gives it to this key.
 func Parse(name string) (Parts, bool) {
-	for begin, end := 0, 0; begin < len(name); begin = end + 1 {
+	begin, end := idIn(name)
+	if end == 0 {
+		return Parts{}, false
+	}
+	return split(name, begin, end)
+}
+
+// idIn is where the first algorithm's id of a name stands; end is 0 if there is none.
+func idIn(name string) (begin, end int) {
+	for begin < len(name) {
 		end = len(name)
 		if size := strings.IndexAny(name[begin:], ":{"); size >= 0 {
 			end = begin + size
 		}
 		if id := strings.TrimSuffix(name[begin:end], ";"); algorithms.IsID(id) && (len(id) == end-begin || strings.HasPrefix(name[end:], "{")) {
-			return split(name, begin, begin+len(id))
+			return begin, begin + len(id)
 		}
 		if !strings.HasPrefix(name[end:], ":") {
 			break
 		}
+		begin = end + 1
 	}
-	return Parts{}, false
+	return 0, 0
 }
 
 // split parses a name whose algorithm is name[begin:end].

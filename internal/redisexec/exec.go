@@ -38,6 +38,9 @@ type Executor struct {
 	// callers. It is nil if a key has a limit of its own.
 	Limit func(name string) string
 
+	// Own says that what Limit names is of this key alone, and is deleted with it: its tickets.
+	Own bool
+
 	// Unpack turns the reply of One, where that is one integer, into words. If Unpack is
 	// nil, the reply is an array of the words, as that of Peek always is.
 	Unpack func(reply int64, words []int64)
@@ -85,6 +88,7 @@ type Limiter struct {
 	Args  int                      // of the executor, that are its own
 	Words int                      // of the reply to a request
 	Limit func(name string) string // see Executor
+	Own   bool                     // see Executor
 
 	// Common and CommonOfSeveral are Many and ManyOfSeveral, for requests that have the key of this
 	// limiter in common.
@@ -161,10 +165,16 @@ func (e *Executor) Delete(ctx context.Context, key string) error {
 	args := []any{"unlink"}
 	if e.Several == nil {
 		args = append(args, key)
+		if e.Own {
+			args = append(args, e.Limit(key))
+		}
 	} else {
 		names, _ := unpack(key, len(e.Several), nil, nil)
-		for _, name := range names {
+		for i, name := range names {
 			args = append(args, name)
+			if l := e.Several[i]; l.Own {
+				args = append(args, l.Limit(name))
+			}
 		}
 	}
 	_, _, err := replies.Do(ctx, func() (Reply, error) {

@@ -29,6 +29,10 @@ const (
 	Release  Op = 'r' // the permits of a hold
 	Extend   Op = 'k' // the lease of a hold, never beside others
 	Remember Op = 'i' // a Take by several limiters under an id, never beside others
+	Begin    Op = 'a' // an Estimate whose permits come back when its lease has ended, see tickets.lua
+	More     Op = 'm' // permits that such a ticket takes too
+	Settle   Op = 'u' // such a ticket: N is what was used
+	Renew    Op = 'w' // the lease of such a ticket
 )
 
 // Own reports whether each such operation is a run of its own, with a Detail.
@@ -37,7 +41,7 @@ func (o Op) Own() bool { return o != Take && o != Estimate && o != Charge }
 // Apart reports whether such an operation is loaded and stored on its own.
 func (o Op) Apart() bool {
 	switch o {
-	case GiveBack, Lease, Reserve, Cancel, Pause, Resume, Strike:
+	case GiveBack, Lease, Reserve, Cancel, Pause, Resume, Strike, Begin, More, Settle, Renew:
 		return true
 	}
 	return false
@@ -61,6 +65,7 @@ type Detail struct {
 	Wrote, Before string // of a Cancel: what the reservation wrote, and what the key held before it
 	ID            string // of a Hold, its Release or Extend; the name of the key of a Remember
 	StandsFor     string // of a Remember: a digest of all that it asks
+	Ticket        string // of a Begin, More, Settle or Renew: its name as operations.lua reads it
 
 	// Late gets the outcome of an operation that was sent and whose caller has left before; nil:
 	// nobody needs it.
@@ -104,6 +109,8 @@ func (o Operation) Append(to []byte) []byte {
 		return append(append(append(to, o.Wrote...), '|'), o.Before...)
 	case Hold, Release:
 		return append(to, o.ID...)
+	case Begin, More, Settle, Renew:
+		return append(to, o.Ticket...)
 	}
 	return strconv.AppendInt(to, int64(o.Times), 10)
 }
@@ -118,8 +125,10 @@ func (e *Executor) WordsOf(op Op, reply []int64) int {
 	switch op {
 	case GiveBack, Cancel, Release, Extend:
 		return 1
-	case Estimate:
+	case Estimate, Begin:
 		return e.Words + TicketWords
+	case More, Settle, Renew:
+		return e.wordsOfTicket(op, reply)
 	case Lease:
 		return 1 + e.Words + TicketWords
 	case Remember:
@@ -128,6 +137,30 @@ func (e *Executor) WordsOf(op Op, reply []int64) int {
 		return e.wordsOfReservation(reply)
 	}
 	return e.Words
+}
+
+// What became of a ticket: the first word of the reply to its Settle.
+const (
+	LateCharged = iota // it had been given back, and all that was used was charged; then the words of the charge
+	GaveBack           // then how many permits
+	Charged            // what was used beyond it; then the words of the charge
+	LateUnused         // it had been given back, and nothing was used
+	Kept               // just as much was used
+)
+
+// wordsOfTicket is WordsOf for operations on one ticket, whose first word says what it has become.
+func (e *Executor) wordsOfTicket(op Op, reply []int64) int {
+	switch {
+	case len(reply) == 0, op == Renew:
+		return 1
+	case op == More && reply[0] == 1:
+		return 1 + e.Words + TicketWords
+	case op == Settle && reply[0] == GaveBack:
+		return 2
+	case op == Settle && (reply[0] == LateCharged || reply[0] == Charged):
+		return 1 + e.Words
+	}
+	return 1
 }
 
 var replies await.Pool[Reply]

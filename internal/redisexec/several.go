@@ -25,14 +25,17 @@ type Part struct {
 	Key  string
 	N    int
 	Hold bool   // the permits are held in flight
-	ID   string // of the hold; empty: nothing is taken
+	ID   string // of the hold, or of an estimate's ticket, its name as all.lua reads it; empty: there is none
 }
 
 // append adds what p asks.
 func (p Part) append(to []byte) []byte {
 	to = strconv.AppendInt(to, int64(p.N), 10)
-	if p.Hold {
-		to = append(append(to, byte(Hold)), p.ID...)
+	switch {
+	case p.Hold:
+		return append(append(to, byte(Hold)), p.ID...)
+	case p.ID != "":
+		return append(append(to, byte(Begin)), p.ID...)
 	}
 	return to
 }

@@ -149,6 +149,9 @@ func (f *File) Set(block, text string) *File {
 	return set
 }
 
+// Named returns f with another name.
+func (f *File) Named(name string) *File { return &File{name: name, text: f.text, blocks: f.blocks} }
+
 // MoveArguments returns f with blocks that find their arguments so many places further
 // back in ARGV: a number, or a variable of the script. The clock's stay where they are, at the end.
 func (f *File) MoveArguments(by any) *File {

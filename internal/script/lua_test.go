@@ -83,6 +83,12 @@ func (n names) addAll(others ...names) names {
 	return n
 }
 
+func readLua(t *testing.T, name string) string {
+	text, err := os.ReadFile(filepath.Join(scriptsDir, name))
+	require.NoError(t, err)
+	return string(text)
+}
+
 func luaFiles(t *testing.T) map[string]string {
 	files := map[string]string{}
 	paths, err := filepath.Glob(scriptsDir + "/*.lua")
@@ -100,6 +106,9 @@ func luaFiles(t *testing.T) map[string]string {
 				files[name] = Include(text, common)
 			}
 		}
+	}
+	for _, of := range []string{"tickets.lua", "tickets_one.lua"} { // around the blocks of other files
+		delete(files, of)
 	}
 	require.NotEmpty(t, files)
 	return files
@@ -210,6 +219,10 @@ func identifiers(text string) names {
 func TestEveryBlockHasAPlace(t *testing.T) {
 	files := luaFiles(t)
 	places, used := names{"answer": true}, names{} // AnswerInWords replaces the answer
+	for block := range Parse("tickets.lua", readLua(t, "tickets.lua")).Blocks() {
+		used[block] = block == "tickets" || block == "full" || block == "begin"
+	}
+	maps.DeleteFunc(used, func(_ string, has bool) bool { return !has })
 	for _, template := range slices.Concat(templates, ofSeveral, aroundSeveral) {
 		for line := range strings.Lines(files[template]) {
 			if mark, kind := parseMark(line); kind == markPlace && !filledByGo[strings.TrimSuffix(mark, "?")] {

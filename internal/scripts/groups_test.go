@@ -22,6 +22,9 @@ import (
 func kinds() (kinds []*Scripts) {
 	for _, name := range slices.Sorted(slices.Values(Names())) {
 		kinds = append(kinds, Of(name))
+		if s := WithTickets(name); s != nil {
+			kinds = append(kinds, s)
+		}
 	}
 	return kinds
 }

@@ -40,11 +40,17 @@ func Index() (all []Named) {
 			}
 		}
 	}
+	for _, of := range ticketed {
+		set, name := WithTickets(of).Get(false), of+",tickets"
+		all = append(all, Named{name + ", one", set.One}, Named{name + ", peek", set.Peek}, Named{name + ", many", set.Many},
+			Named{name + ", operations", set.Operations}, Named{name + ", an operation alone", set.Alone},
+			Named{name + ", many of several", set.ManyOfSeveral}, Named{name + ", operations of several", set.OperationsOfSeveral})
+	}
 	return append(append(all, Named{"bucket, one in words", BucketInWords()}), holds...)
 }
 
 // Group makes the scripts of limiters that decide together by the server's clock. Each is
-// the name of its file, with ",estimate" if its claim is one. A sliding log has the number of its
+// the name of its file, with ",estimate" if its claim is one, or ",tickets" if that has a lease. A sliding log has the number of its
 // rules: "slidinglog,2".
 func Group(limiters []string) ([]Named, error) {
 	type member struct {
@@ -62,6 +68,8 @@ func Group(limiters []string) ([]Named, error) {
 		}
 		m := member{text, s.whole, s.Args, about == "estimate"}
 		switch {
+		case about == "tickets" && WithTickets(of) != nil:
+			m.file, m.estimate = WithTickets(of).whole, true
 		case m.estimate || about == "" && s.ArgsOfRule == 0:
 		case s.ArgsOfRule > 0:
 			rules, err := strconv.Atoi(cmp.Or(about, "1"))

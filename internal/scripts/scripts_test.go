@@ -48,6 +48,7 @@ func TestAssembledScriptsAreCheckedIn(t *testing.T) {
 		}
 		want[first+what] = Of(first).Get(false).Operations.Source()
 	}
+	want["datedwindow_tickets_operations.lua"] = WithTickets("datedwindow").Get(false).Operations.Source()
 	want["bucket_many.lua"] = Of("bucket").Get(false).Many.Source()
 	all := Together([]*script.File{Of("bucket").whole, Of("fixedwindow").whole}, []int{4, 2}, []bool{true, false})
 	want["all_many.lua"] = all.Many.Source()

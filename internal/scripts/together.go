@@ -54,6 +54,9 @@ func Together(files []*script.File, args []int, tickets []bool) Several {
 		if file.Has("hold") {
 			request = fmt.Sprintf("local key, times, n, id = KEYS[skipped + %d], times, string.match(ARGV[request + %d], %s)\n", i+1, i+1, aHold)
 		}
+		if tickets[i] && file.Has("tickets") {
+			request = fmt.Sprintf("local key, times, n, how, lease, id = KEYS[skipped + %d], times, string.match(ARGV[request + %d], %s)\n", i+1, i+1, aTicket) + newTicket
+		}
 		return file.MoveArguments(front+strconv.Itoa(configured[i]-1)).Set("request", request)
 	}
 	// settle adds the two words of a ticket, which a Peek has not. place notes where they are, for
@@ -63,8 +66,13 @@ func Together(files []*script.File, args []int, tickets []bool) Several {
 			return file.Set("settle", "").Set("sealed", "")
 		}
 		sealed := ""
+		blocks := file.Blocks()
 		if file.Has("seal") && ticket != noTicket {
-			ticket, sealed = place+ticket, file.Blocks()["seal"]
+			ticket, sealed = place+ticket, blocks["seal"]
+		}
+		if file.Has("tickets") && ticket != noTicket {
+			ticket += blocks["begin"]
+			file = file.Set("fit", blocks["fit"]+blocks["full"])
 		}
 		return file.Set("settle", ticket+"size = size + 2\n").Set("sealed", sealed)
 	}
@@ -105,6 +113,9 @@ func Together(files []*script.File, args []int, tickets []bool) Several {
 				request := "local n, times = ARGV[request + common] + 0, ARGV[request] + 0\n"
 				if f.Has("hold") {
 					request = "local times, n, id = ARGV[request] + 0, string.match(ARGV[request + common], " + aHold + ")\n"
+				}
+				if tickets[i] && f.Has("tickets") {
+					request = "local times, n, how, lease, id = ARGV[request] + 0, string.match(ARGV[request + common], " + aTicket + ")\n" + newTicket
 				}
 				f := settle(i, moved(i, f, front), f.Blocks()["ticket"], "tickets[#tickets + 1] = size\n").Set("request", request).
 					Set("limiters", nested(i, front)).Set("shape", shape+where)

@@ -36,6 +36,7 @@ func TestPrivilegesAreTheTestedOnes(t *testing.T) {
 		{"CalendarWindow", commands["CalendarWindow"]},
 		{"TokenBucket, LeakyBucket, FairTokenBucket", commands["TokenBucket"], strings.TrimPrefix(commands["FairTokenBucket"], commands["TokenBucket"]+" "), limitertest.RepairPrivilege},
 		{"Cancel of a reservation, Wait whose context ends", limitertest.CancelPrivilege},
+		{"limiters with WithTicketLease, in addition", limitertest.TicketsPrivilege},
 		{"SlidingWindow, Hash", commands["SlidingWindow Hash"]},
 		{"SlidingWindow List, SlidingLog", commands["SlidingWindow List"]},
 		{"SlidingWindow ZSet", commands["SlidingWindow ZSet"]},

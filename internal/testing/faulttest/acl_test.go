@@ -203,6 +203,17 @@ func TestEveryPrivilegeIsNeededAndNoOther(t *testing.T) {
 	}
 	refusals(t, admin)
 
+	own = limitertest.EveryPrivilege + " " + limitertest.TimePrivilege + " +get +set " + limitertest.TicketsPrivilege
+	acl(t, admin, append([]string{"-@all"}, strings.Fields(own)...)...)
+	require.NoError(t, exerciseTickets(client, "all"))
+	for _, command := range strings.Fields(limitertest.TicketsPrivilege) {
+		acl(t, admin, "-"+command[1:])
+		require.ErrorContains(t, exerciseTickets(client, "all but "+command), "ratelimit: ", "%s is not needed", command)
+		acl(t, admin, command)
+		require.NoError(t, admin.FlushDB(ctx).Err())
+	}
+	refusals(t, admin)
+
 	for i, p := range limitertest.Privileges {
 		own := limitertest.EveryPrivilege + " " + limitertest.PreloadPrivilege + " " + p.Commands // and no other
 		if p.ReadsTime {
@@ -379,4 +390,33 @@ func TestPrivilegesInACluster(t *testing.T) {
 	require.Contains(t, refused(), "command", "go-redis does without, asks again with every call, and complains in its log")
 	onAll("+command", "-cluster|slots")
 	require.Error(t, moving(fresh(), "d"))
+}
+
+// exerciseTickets does all that tickets with a lease do, on a window that others have used too.
+func exerciseTickets(client ratelimit.Client, key string) error {
+	var errs []error
+	failed := func(err error) { errs = append(errs, err) }
+	for _, lease := range []time.Duration{time.Hour, time.Millisecond} {
+		l := ratelimit.Must(ratelimit.NewCalendarWindow(client, 10, ratelimit.Monthly(1, time.UTC), ratelimit.WithTicketLease(lease)))
+		_, err := l.TryAcquire(ctx, key)
+		failed(err)
+		ticket, _, err := l.Estimate(ctx, key, 1)
+		if failed(err); err != nil {
+			break
+		}
+		if lease == time.Millisecond {
+			time.Sleep(2 * lease)
+			_, err = l.Peek(ctx, key)
+			failed(err)
+			break
+		}
+		other, _, err := l.Estimate(ctx, key, 1)
+		if failed(err); err != nil {
+			break
+		}
+		failed(ticket.Extend(ctx))
+		failed(ticket.Settle(ctx, 0))
+		failed(other.Settle(ctx, 0))
+	}
+	return errors.Join(errs...)
 }

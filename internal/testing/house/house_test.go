@@ -33,6 +33,7 @@ var capabilities = []struct {
 	{name: "leases", files: 1, lines: 464, names: 4, methods: 7, doc: 91, guides: 144},
 	{name: "a hold by an id", lines: 200, methods: 2, doc: 32, guides: 28},
 	{name: "permits that come back without a ticket", methods: 5, doc: 21, guides: 4},
+	{name: "tickets that free themselves", files: 1, lines: 420, names: 2, methods: 5, doc: 63, guides: 88, scripts: 560},
 	{name: "the same take twice", files: 1, lines: 132, names: 2, doc: 32, guides: 24},
 }
 

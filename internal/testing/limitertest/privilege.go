@@ -32,6 +32,9 @@ const CancelPrivilege = "+unlink"
 // InFlightPrivilege is what an InFlight needs, which is no Limiter.
 const InFlightPrivilege = "+zrange +zcount +zscore +zrangebyscore +zadd +zcard +zremrangebyrank +zrem +pttl +pexpire"
 
+// TicketsPrivilege is what a limiter with WithTicketLease needs beside its own.
+const TicketsPrivilege = "+zrange +zadd +zrem +zscore +zcard +zrangebyscore +zremrangebyrank +pttl +pexpire"
+
 // Privileges are the commands in the scripts of each limiter.
 var Privileges = []struct {
 	Limiter, Commands string

@@ -1,0 +1,562 @@
+-- Operations on several keys, decided as if made one after the other. The blocks of an
+-- algorithm's script replace the marked lines; a block whose name has a question mark is
+-- optional. A list of requests only is decided by many.lua, which does the same.
+--
+-- KEYS   the keys, each once
+-- ARGV   [1] unused, then the algorithm's, then for each key its operations, joined by
+--        commas; last spare and the caller's clock, if that decides (callersclock.lua):
+--          <permits>x<times>          so many equal requests
+--          <permits>e<times>          the same, and where the permits are: a ticket
+--          <permits>c<times>          charges: taken whether they fit or not, as a debt, which
+--                                     is repaid before anybody is allowed again
+--          <permits>g<where>/<which>  give back what a ticket stands for; a credit has no <where>
+--          <permits>a<how>/<lease>/<id>
+--                                     an estimate whose permits come back when its lease, in
+--                                     microseconds, has ended (tickets.lua)
+--          <permits>m<how>/<ticket>   this ticket takes so many more
+--          <actual>u<how>/<ticket>    it is settled
+--          1w<how>/<ticket>           its lease begins again
+-- Reply  for each key and operation:
+--          x, c  the algorithm's words of a run. The first word is the number of requests
+--                allowed, or charged: these are the first ones of the run
+--          e     the same, and the two words of a ticket of the last request allowed
+--          g     the permits given back, rounded up
+--          a     as e; the last word is -1 if there are too many tickets
+--          m     1, and then as e; or 0 if the ticket has been given back, and nothing was taken
+--          u     1, and the permits given back; 2, and the words of a charge of what was missing; 4 if
+--                nothing was; or, if the ticket had been given back, 0, and the words of a charge of all; 3
+--                if nothing was used
+--          w     1, or 0 if it has been given back
+--        If a key fails, one -1 comes in place of all that was not done: the key is as it
+--        was before that (unless the user may not run a command that comes after the
+--        first command that writes). Of an operation on its own, which has a script
+--        without the function and the loops around it, the error is the reply.
+--        One -2 comes in place of what was not done because there was no time left, see many.lua.
+local call = redis.pcall
+-- <limits>
+local limits, names = {}, {}
+for i = 1, #KEYS / 2 do
+  names[i] = KEYS[i]
+  limits[KEYS[i]] = KEYS[#KEYS / 2 + i]
+end
+local KEYS = names
+local budget, late = 500, {}
+-- <clock>
+-- needs:
+-- sets: now mark spare
+local time = redis.call('TIME')
+local now, mark, spare = time[1] * 1000000 + time[2], '', 0
+-- <config>
+-- needs:
+-- sets: limit offset window
+local limit, window, offset = ARGV[2] + 0, ARGV[3] + 0, ARGV[4]
+local out, size = {}, 0
+local done = 0
+
+-- A give back writes on its own, so it is loaded on its own, and so are reservations and cancels;
+-- the operations up to the next such one are loaded once and stored once.
+local function decide(key, operations)
+  local begin = 1
+  local permits, kind, amount, which, stop = string.match(operations, '^(%d+)(%a)(%d*)/?(%d*),?()')
+  repeat
+    if budget < 0 then return late end
+    if not kind then return {err = 'ERR no operation'} end
+    local back = kind == 'g' and permits + 0
+    -- <tickets>
+    -- In front of load, of an operation on one ticket: finds it before those are given back whose lease has ended, so that its
+    -- permits stay its own until another call needs them.
+    local tickets, fresh, old, lease, how, id = limits[key], kind == 'a'
+    limits.settles = false
+    if fresh then
+      local sort, span, own, further = string.match(operations, '^%d+a(%d)/(%d+)/(%w+),?()', begin)
+      how = sort
+      lease = span
+      id = own
+      stop = further
+    elseif kind == 'u' then
+      local name, of, where, by, further = string.match(operations, '^%d+u%d/((%d+)/(%d+)/(%d+)/%d+/%w+),?()', begin)
+      stop = further
+      local found = call('ZREM', tickets, name)
+      if type(found) == 'table' then return found end
+      local more = permits - found * of
+      size = size + 1
+      if found == 1 and more < 0 then
+        out[size] = 1
+        limits.settles = true
+        back = -more
+        amount = where
+        which = by
+      elseif more > 0 then
+        out[size] = 2 * found
+        kind = 'c'
+        permits = more
+        amount = 1
+      else
+        out[size] = 3 + found
+        kind = 'n'
+        limits.settles = true
+      end
+    elseif kind == 'w' or kind == 'm' then
+      local sort, name, of, where, by, span, own, further =
+        string.match(operations, '^%d+%a(%d)/((%d+)/(%d+)/(%d+)/(%d+)/(%w+)),?()', begin)
+      how = sort
+      lease = span
+      id = own
+      stop = further
+      local ends = call('ZSCORE', tickets, name)
+      if type(ends) == 'table' then return ends end
+      size = size + 1
+      out[size] = ends and 1 or 0
+      if ends then
+        redis.call('ZADD', tickets, now + lease, name)
+        local ttl = lease / 1000
+        if redis.call('PTTL', tickets) < ttl + 1 then redis.call('PEXPIRE', tickets, ttl - ttl % 2 + 951) end
+        old = {name = name, permits = of + 0, where = where + 0, which = by + 0}
+      end
+      if kind == 'w' or not ends then kind = 'n' end
+    end
+    -- <load>
+    -- Gives back what a hundred tickets whose lease has ended have taken, as a settlement by 0 does. The rest counts as taken until
+    -- later calls. The tickets go first: if a write fails, nothing comes back twice. A settlement that gives back leaves
+    -- that to others, and while a cancel is decided (operations.lua), call does not ask Redis. The blocks after it use:
+    --   held         the key of the tickets
+    --   outstanding  there are tickets
+    --   kept         how long they have to be kept at least, milliseconds
+    --   first        a ticket of this execution is the only one
+    --   soon         a word, see seek
+    local held, outstanding, kept, soon, first = limits[key], false, 0, 0
+    if call == redis.pcall and not limits.settles then
+      local next = call('ZRANGE', held, '0', '0', 'WITHSCORES')
+      if next.err then return next end
+      outstanding = next[1] ~= nil
+      if outstanding and next[2] + 0 <= now then
+        local ended = call('ZRANGEBYSCORE', held, '-inf', string.format('%d', now), 'WITHSCORES', 'LIMIT', '0', '100')
+        if ended.err then return ended end
+        local sums, count = {}, #ended / 2 -- of those that can come back together
+        for i = 1, #ended, 2 do
+          local permits, place, which = string.match(ended[i], '^(%d+)/(%d+/(%d+))/')
+          if not permits then return {err = 'CORRUPT no tickets'} end
+          if which == '1' then place = string.format('%s/%s/%d', place, ended[i + 1], i) end
+          sums[place] = (sums[place] or 0) + permits
+          budget = budget - 2
+        end
+        redis.call('ZREMRANGEBYRANK', held, '0', count - 1)
+        outstanding = false
+        for place, back in pairs(sums) do
+          local where, which, stops = string.match(place, '^(%d+)/(%d+)/?(%d*)')
+          budget = budget - 8
+          -- <state>
+          -- The blocks after it use:
+          --   start, used  the window's start, and the permits taken from it
+          --   lasts        how long it is for this rule
+          --   longest      how long it is for the rule with the longest window that has taken from it
+          --   written      whose clock the start is of, as the state has it
+          --   margin       what the TTL is longer by, milliseconds
+          --   repair       the server's clock stepped back: the window starts again, with its count
+          -- needs: call key mark now offset spare window
+          -- sets: state start used lasts longest written margin repair
+          local start, used, lasts, longest, repair = now, 0, window, window, false
+          local written, margin = mark, spare
+          if mark == '@' then written = '@' .. spare end
+          if offset ~= 'first' then
+            start = now - (now - offset) % window
+          end
+          local state = call('GET', key)
+          if state then
+            if state.err then return state end
+            local count, from, theirs, by = string.match(state, '^(%d+)/(%-?%d+)/([1-9]%d*)(@?%d*)$')
+            if not count then
+              local digits, exponent -- written by fixedwindow.lua: the TTL is its end
+              count, digits, exponent = string.match(state, '^(%d+)(%d%d%d%d%d)(%d)$')
+              if not count then return {err = 'CORRUPT no state of a fixed window'} end
+              by = ''
+              theirs = tonumber(digits, 10) * 10 ^ exponent * 1000 -- 10, because miniredis takes a first 0 for octal
+              local left = call('PTTL', key)
+              if left == -1 then left = theirs / 1000 end
+              from = math.min(now, now - now % 1000 + left * 1000 - theirs)
+            end
+            local age, ends, opens = now - from, math.min(window, theirs), start
+            if age < ends then
+              start = from + 0
+              used = count + 0
+              lasts = ends
+              longest = math.max(window, theirs)
+              if start + longest >= 2 ^ 53 or used >= 2 ^ 53 then return {err = 'CORRUPT no state of a fixed window'} end
+              if by ~= '' then
+                local longer = tonumber(string.sub(by, 2)) or 2 ^ 53
+                if longer > 86400000 then return {err = 'CORRUPT no state of a fixed window'} end -- more than a day
+                margin = math.max(spare, longer)
+                written = '@' .. margin
+              end
+              -- The server's clock stepped back, but not just over the start of an aligned window:
+              -- if that opened again, it could allow its limit twice.
+              if age < 0 and mark == '' and by == '' and (offset == 'first' or start ~= opens + window) then
+                start = opens
+                repair = true
+              end
+            end
+          end
+          -- <giveback>
+          -- By callers' clocks, a window that is unused again stays for as long as their skew: otherwise
+          -- a clock that is behind would begin the window before it again.
+          -- needs: key back start used longest written margin where
+          -- sets: given used
+          local given = 0
+          if where == '' or start == where + 0 then given = math.min(back, used) end
+          if given > 0 and given == used then
+            if written == '' then
+              redis.call('UNLINK', key)
+            else
+              redis.call('SET', key, string.format('0/%d/%d%s', start, longest, written), 'PX', string.format('%d', margin + 3))
+            end
+          elseif given > 0 then
+            used = used - given
+            -- <store>
+            -- <write>
+              -- needs: key now start used longest written margin
+              -- sets:
+              -- The TTL is a little longer than needed, and odd: Redis 7.2.0 writes 100000000
+              -- as 1e+8.
+              local ttl = (start + longest - now) / 1000
+              if margin > 0 then ttl = math.min(ttl, longest / 1000) end -- the margin is enough for a clock that is behind
+              redis.call('SET', key, string.format('%d/%d/%d%s', used, start, longest, written),
+                'PX', ttl - ttl % 2 + 3 + margin)
+            -- <keep>
+            -- Behind the store, which has just set ttl: tickets are kept for as long as their permits can count, and for their leases.
+            if outstanding then
+              ttl = math.max(ttl + margin, kept) + 4
+              if first or redis.call('PTTL', held) < ttl then redis.call('PEXPIRE', held, ttl - ttl % 2 + 951) end -- odd, see bucket.lua
+            end
+          end
+        end
+        outstanding = redis.call('ZCARD', held) > 0
+      end
+    end
+    -- <state>
+    -- The blocks after it use:
+    --   start, used  the window's start, and the permits taken from it
+    --   lasts        how long it is for this rule
+    --   longest      how long it is for the rule with the longest window that has taken from it
+    --   written      whose clock the start is of, as the state has it
+    --   margin       what the TTL is longer by, milliseconds
+    --   repair       the server's clock stepped back: the window starts again, with its count
+    -- needs: call key mark now offset spare window
+    -- sets: state start used lasts longest written margin repair
+    local start, used, lasts, longest, repair = now, 0, window, window, false
+    local written, margin = mark, spare
+    if mark == '@' then written = '@' .. spare end
+    if offset ~= 'first' then
+      start = now - (now - offset) % window
+    end
+    local state = call('GET', key)
+    if state then
+      if state.err then return state end
+      local count, from, theirs, by = string.match(state, '^(%d+)/(%-?%d+)/([1-9]%d*)(@?%d*)$')
+      if not count then
+        local digits, exponent -- written by fixedwindow.lua: the TTL is its end
+        count, digits, exponent = string.match(state, '^(%d+)(%d%d%d%d%d)(%d)$')
+        if not count then return {err = 'CORRUPT no state of a fixed window'} end
+        by = ''
+        theirs = tonumber(digits, 10) * 10 ^ exponent * 1000 -- 10, because miniredis takes a first 0 for octal
+        local left = call('PTTL', key)
+        if left == -1 then left = theirs / 1000 end
+        from = math.min(now, now - now % 1000 + left * 1000 - theirs)
+      end
+      local age, ends, opens = now - from, math.min(window, theirs), start
+      if age < ends then
+        start = from + 0
+        used = count + 0
+        lasts = ends
+        longest = math.max(window, theirs)
+        if start + longest >= 2 ^ 53 or used >= 2 ^ 53 then return {err = 'CORRUPT no state of a fixed window'} end
+        if by ~= '' then
+          local longer = tonumber(string.sub(by, 2)) or 2 ^ 53
+          if longer > 86400000 then return {err = 'CORRUPT no state of a fixed window'} end -- more than a day
+          margin = math.max(spare, longer)
+          written = '@' .. margin
+        end
+        -- The server's clock stepped back, but not just over the start of an aligned window:
+        -- if that opened again, it could allow its limit twice.
+        if age < 0 and mark == '' and by == '' and (offset == 'first' or start ~= opens + window) then
+          start = opens
+          repair = true
+        end
+      end
+    end
+    if back then
+      local where = amount
+      -- <giveback>
+      -- By callers' clocks, a window that is unused again stays for as long as their skew: otherwise
+      -- a clock that is behind would begin the window before it again.
+      -- needs: key back start used longest written margin where
+      -- sets: given used
+      local given = 0
+      if where == '' or start == where + 0 then given = math.min(back, used) end
+      if given > 0 and given == used then
+        if written == '' then
+          redis.call('UNLINK', key)
+        else
+          redis.call('SET', key, string.format('0/%d/%d%s', start, longest, written), 'PX', string.format('%d', margin + 3))
+        end
+      elseif given > 0 then
+        used = used - given
+        -- <store>
+        -- <write>
+          -- needs: key now start used longest written margin
+          -- sets:
+          -- The TTL is a little longer than needed, and odd: Redis 7.2.0 writes 100000000
+          -- as 1e+8.
+          local ttl = (start + longest - now) / 1000
+          if margin > 0 then ttl = math.min(ttl, longest / 1000) end -- the margin is enough for a clock that is behind
+          redis.call('SET', key, string.format('%d/%d/%d%s', used, start, longest, written),
+            'PX', ttl - ttl % 2 + 3 + margin)
+        -- <keep>
+        -- Behind the store, which has just set ttl: tickets are kept for as long as their permits can count, and for their leases.
+        if outstanding then
+          ttl = math.max(ttl + margin, kept) + 4
+          if first or redis.call('PTTL', held) < ttl then redis.call('PEXPIRE', held, ttl - ttl % 2 + 951) end -- odd, see bucket.lua
+        end
+      end
+      size = size + 1
+      out[size] = given
+    elseif kind == 'a' or kind == 'm' then
+      local n, times = permits + 0, 1
+      -- <fit>
+      -- needs: n times limit used
+      -- sets: allowed before
+      local allowed, before = times, math.max(limit - used, 0)
+      if n * allowed > before then
+        allowed = (before - before % n) / n
+      end
+      -- <full>
+      -- Behind fit: one key has at most ten thousand tickets.
+      local full = fresh and allowed > 0 and outstanding and redis.call('ZCARD', held) >= 10000
+      if full then allowed = 0 end
+      -- <seek>
+      -- When tickets that end make room for the first denied request: the least of max(ends, fits) for those that end first, where
+      -- fits is when it fits once their permits are back. If 256 do not say so, the call asks again when the last of them ends.
+      -- After the server's clock stepped back, no lease ends later than one that begins now.
+      soon = 0
+      if allowed < times and outstanding then
+        local back, ends, fits, from, least = 0, 0, 2 ^ 53, 0, 2 ^ 53
+        while from < 256 and ends < least do
+          local some = call('ZRANGE', held, from, from + 15, 'WITHSCORES')
+          if some.err then return some end
+          for i = 1, #some, 2 do
+            local permits, where, which, lease = string.match(some[i], '^(%d+)/(%d+)/(%d+)/(%d+)/')
+            if not permits then return {err = 'CORRUPT no tickets'} end
+            ends = math.max(some[i + 1] - now, 1)
+            if ends > lease + 0 then
+              ends = lease + 0
+              redis.call('ZADD', held, now + ends, some[i])
+            end
+            -- <frees>
+            if where + 0 == start then back = back + permits end
+            if used + (allowed + 1) * n - math.min(back, used) <= limit then fits = 0 end
+            least = math.min(least, math.max(ends, fits))
+            budget = budget - 2
+          end
+          from = from + 16
+          if #some < 32 then ends = 2 ^ 53 end -- there are no others
+        end
+        if ends < least then least = ends end
+        if least < 2 ^ 53 then soon = least end
+      end
+      -- <take>
+      -- needs: n window allowed used lasts
+      -- sets: used lasts
+      used = used + allowed * n
+      if allowed > 0 then lasts = window end
+      -- <words>
+      -- needs: out size now start lasts allowed before
+      -- sets: size
+      out[size + 1] = allowed
+      out[size + 2] = before
+      out[size + 3] = start + lasts - now
+      size = size + 3
+      -- Behind the words of the algorithm.
+      out[size + 1] = soon
+      size = size + 1
+      -- <ticket>
+      -- The window's start.
+      -- needs: out size start
+      -- sets:
+      out[size + 1] = start
+      out[size + 2] = 0
+      -- <begin>
+      -- Behind ticket, whose words it makes those of the ticket's name; the second is -1 if there are too many tickets. how says
+      -- what giveback needs: '0' the words, '1' the instant, for exact returns, '2' neither. old is the ticket that takes more: they
+      -- become one, unless the old one's window is over.
+      if allowed > 0 then
+        local where, which, total = out[size + 1], out[size + 2], n + 0
+        if how == '1' then which = 1 end
+        if how == '2' then where = 0 end
+        if old then
+          redis.call('ZREM', held, old.name)
+          if how == '1' then where = old.where end
+          if where == old.where and which == old.which then total = total + old.permits end
+        end
+        out[size + 1] = where
+        out[size + 2] = which
+        redis.call('ZADD', held, now + lease, string.format('%d/%d/%d/%s/%s', total, where, which, lease, id))
+        first = first or not outstanding
+        outstanding = true
+        kept = lease / 1000
+      elseif full then
+        out[size + 2] = -1
+      end
+      size = size + 2
+      if allowed > 0 or repair then
+        -- <store>
+        -- <write>
+          -- needs: key now start used longest written margin
+          -- sets:
+          -- The TTL is a little longer than needed, and odd: Redis 7.2.0 writes 100000000
+          -- as 1e+8.
+          local ttl = (start + longest - now) / 1000
+          if margin > 0 then ttl = math.min(ttl, longest / 1000) end -- the margin is enough for a clock that is behind
+          redis.call('SET', key, string.format('%d/%d/%d%s', used, start, longest, written),
+            'PX', ttl - ttl % 2 + 3 + margin)
+        -- <keep>
+        -- Behind the store, which has just set ttl: tickets are kept for as long as their permits can count, and for their leases.
+        if outstanding then
+          ttl = math.max(ttl + margin, kept) + 4
+          if first or redis.call('PTTL', held) < ttl then redis.call('PEXPIRE', held, ttl - ttl % 2 + 951) end -- odd, see bucket.lua
+        end
+      else
+        -- <expire>
+          -- A key that has lost its TTL gets one.
+          -- needs: key now state start longest margin
+          -- sets:
+          local ttl = (start + longest - now) / 1000
+          if redis.call('PTTL', key) == -1 then redis.call('SET', key, state, 'PX', ttl - ttl % 2 + 3 + margin) end
+      end
+    elseif kind == 'n' then
+      begin = stop -- nothing is left to do
+    else
+      local change = repair
+      repeat
+        local n, times = permits + 0, amount + 0
+        -- <fit>
+        -- needs: n times limit used
+        -- sets: allowed before
+        local allowed, before = times, math.max(limit - used, 0)
+        if n * allowed > before then
+          allowed = (before - before % n) / n
+        end
+        if kind == 'c' then
+          -- <charge>
+          -- After fit: as many requests as the debt has room for.
+          -- needs: n times used allowed
+          -- sets: allowed
+          local room = 4e12 - used
+          allowed = times
+          if n * allowed > room then allowed = math.max((room - room % n) / n, 0) end
+        end
+        -- <seek>
+        -- When tickets that end make room for the first denied request: the least of max(ends, fits) for those that end first, where
+        -- fits is when it fits once their permits are back. If 256 do not say so, the call asks again when the last of them ends.
+        -- After the server's clock stepped back, no lease ends later than one that begins now.
+        soon = 0
+        if allowed < times and outstanding then
+          local back, ends, fits, from, least = 0, 0, 2 ^ 53, 0, 2 ^ 53
+          while from < 256 and ends < least do
+            local some = call('ZRANGE', held, from, from + 15, 'WITHSCORES')
+            if some.err then return some end
+            for i = 1, #some, 2 do
+              local permits, where, which, lease = string.match(some[i], '^(%d+)/(%d+)/(%d+)/(%d+)/')
+              if not permits then return {err = 'CORRUPT no tickets'} end
+              ends = math.max(some[i + 1] - now, 1)
+              if ends > lease + 0 then
+                ends = lease + 0
+                redis.call('ZADD', held, now + ends, some[i])
+              end
+              -- <frees>
+              if where + 0 == start then back = back + permits end
+              if used + (allowed + 1) * n - math.min(back, used) <= limit then fits = 0 end
+              least = math.min(least, math.max(ends, fits))
+              budget = budget - 2
+            end
+            from = from + 16
+            if #some < 32 then ends = 2 ^ 53 end -- there are no others
+          end
+          if ends < least then least = ends end
+          if least < 2 ^ 53 then soon = least end
+        end
+        -- <take>
+        -- needs: n window allowed used lasts
+        -- sets: used lasts
+        used = used + allowed * n
+        if allowed > 0 then lasts = window end
+        -- <words>
+        -- needs: out size now start lasts allowed before
+        -- sets: size
+        out[size + 1] = allowed
+        out[size + 2] = before
+        out[size + 3] = start + lasts - now
+        size = size + 3
+        -- Behind the words of the algorithm.
+        out[size + 1] = soon
+        size = size + 1
+        if kind == 'e' then
+          -- <ticket>
+          -- The window's start.
+          -- needs: out size start
+          -- sets:
+          out[size + 1] = start
+          out[size + 2] = 0
+          size = size + 2
+        end
+        change = change or allowed > 0
+        begin = stop
+        permits, kind, amount, stop = string.match(operations, '^(%d+)([xec])(%d+),?()', begin)
+      until not kind
+      if change then
+        -- <store>
+        -- <write>
+          -- needs: key now start used longest written margin
+          -- sets:
+          -- The TTL is a little longer than needed, and odd: Redis 7.2.0 writes 100000000
+          -- as 1e+8.
+          local ttl = (start + longest - now) / 1000
+          if margin > 0 then ttl = math.min(ttl, longest / 1000) end -- the margin is enough for a clock that is behind
+          redis.call('SET', key, string.format('%d/%d/%d%s', used, start, longest, written),
+            'PX', ttl - ttl % 2 + 3 + margin)
+        -- <keep>
+        -- Behind the store, which has just set ttl: tickets are kept for as long as their permits can count, and for their leases.
+        if outstanding then
+          ttl = math.max(ttl + margin, kept) + 4
+          if first or redis.call('PTTL', held) < ttl then redis.call('PEXPIRE', held, ttl - ttl % 2 + 951) end -- odd, see bucket.lua
+        end
+      else
+        -- <expire>
+          -- A key that has lost its TTL gets one.
+          -- needs: key now state start longest margin
+          -- sets:
+          local ttl = (start + longest - now) / 1000
+          if redis.call('PTTL', key) == -1 then redis.call('SET', key, state, 'PX', ttl - ttl % 2 + 3 + margin) end
+      end
+      stop = begin
+    end
+    done = size
+    begin = stop
+    if begin <= #operations then
+      permits, kind, amount, which, stop = string.match(operations, '^(%d+)(%a)(%d*)/?(%d*),?()', begin)
+    end
+  until begin > #operations
+end
+
+local ahead = #ARGV - #KEYS -- ARGV in front of the operations
+for i = 1, #KEYS do
+  local ok, failed = pcall(decide, KEYS[i], ARGV[ahead + i])
+  if not ok or failed then
+    for j = done + 2, size do
+      out[j] = nil
+    end
+    size = done + 1
+    out[size] = -1
+    if failed == late then out[size] = -2 end
+    done = size
+  end
+end
+return out

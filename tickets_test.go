@@ -1,0 +1,635 @@
+package ratelimit_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/testing/fakes"
+	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
+	"github.com/tryacquire/ratelimit/internal/testing/model"
+)
+
+const ticketLease = 10 * time.Second
+
+// ticketed are the limiters whose tickets can have a lease, each with a limit of 10 that does not come back on its own within
+// some minutes.
+var ticketed = map[string]func(c ratelimit.Client, opts ...ratelimit.Option) (settling, error){
+	"token bucket": func(c ratelimit.Client, opts ...ratelimit.Option) (settling, error) {
+		return ratelimit.NewTokenBucket(c, ratelimit.Per(1, time.Hour), 10, opts...)
+	},
+	"leaky bucket": func(c ratelimit.Client, opts ...ratelimit.Option) (settling, error) {
+		return ratelimit.NewLeakyBucket(c, ratelimit.Per(1, time.Hour), 10, opts...)
+	},
+	"fixed window": func(c ratelimit.Client, opts ...ratelimit.Option) (settling, error) {
+		return ratelimit.NewFixedWindow(c, 10, time.Hour, opts...)
+	},
+	"aligned window": func(c ratelimit.Client, opts ...ratelimit.Option) (settling, error) {
+		return ratelimit.NewFixedWindow(c, 10, 24*time.Hour, append(opts, ratelimit.WithAlignment(0))...)
+	},
+	"calendar window": func(c ratelimit.Client, opts ...ratelimit.Option) (settling, error) {
+		return ratelimit.NewCalendarWindow(c, 10, ratelimit.Monthly(1, time.UTC), opts...)
+	},
+}
+
+// eachTicketed runs test with each of them, on miniredis and on a real server.
+func eachTicketed(t *testing.T, test func(t *testing.T, s *limitertest.Stage, l settling)) {
+	for server, open := range onceStages {
+		t.Run(server, func(t *testing.T) {
+			s := open(t)
+			for name, build := range ticketed {
+				t.Run(name, func(t *testing.T) {
+					s.Wipe(t)
+					l, err := build(s.Client, append([]ratelimit.Option{ratelimit.WithTicketLease(ticketLease)}, s.Opts...)...)
+					require.NoError(t, err)
+					test(t, s, l)
+				})
+			}
+		})
+	}
+}
+
+func estimated(t *testing.T, l settling, n int) *ratelimit.Ticket {
+	t.Helper()
+	ticket, r, err := l.Estimate(ctx, "k", n)
+	require.NoError(t, err)
+	require.True(t, r.Allowed)
+	require.NotNil(t, ticket)
+	return ticket
+}
+
+// left is what a Peek says is left.
+func left(t *testing.T, l settling) int {
+	t.Helper()
+	return must(t)(l.Peek(ctx, "k")).Remaining
+}
+
+// TestATicketFreesItself at the end of its lease, to the microsecond of the RetryAfter that a denial says.
+func TestATicketFreesItself(t *testing.T) {
+	eachTicketed(t, func(t *testing.T, s *limitertest.Stage, l settling) {
+		estimated(t, l, 6)
+		s.Advance(4 * time.Second)
+		estimated(t, l, 3)
+		denied := must(t)(l.TryAcquireN(ctx, "k", 5))
+		require.False(t, denied.Allowed)
+		require.Equal(t, 6*time.Second, denied.RetryAfter, "the first lease ends")
+		require.Equal(t, denied.RetryAfter, must(t)(look(l, 5)).RetryAfter)
+		none, denied, err := l.Estimate(ctx, "k", 9)
+		require.NoError(t, err)
+		require.Nil(t, none)
+		require.Equal(t, ticketLease, denied.RetryAfter, "both leases end")
+
+		s.Advance(6*time.Second - time.Microsecond)
+		require.False(t, must(t)(l.TryAcquireN(ctx, "k", 5)).Allowed)
+		s.Advance(time.Microsecond)
+		require.True(t, must(t)(l.TryAcquireN(ctx, "k", 5)).Allowed)
+		require.Equal(t, 2, left(t, l))
+		s.Advance(4 * time.Second)
+		require.Equal(t, 5, left(t, l), "the second lease has ended")
+		require.Len(t, s.Admin.Keys(ctx, "*").Val(), 1, "no ticket is left")
+	})
+}
+
+func look(l settling, n int) (ratelimit.Result, error) {
+	all, err := ratelimit.Look(ctx, ratelimit.ClaimOf(l, "k", n))
+	return all.Result, err
+}
+
+// TestExactReturnsOfATicket: of n permits whose lease was h, n − rate × h come back at its end, whenever that is noticed.
+func TestExactReturnsOfATicket(t *testing.T) {
+	for server, open := range onceStages {
+		t.Run(server, func(t *testing.T) {
+			s := open(t)
+			l, err := ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(1), 100, append(s.Opts, ratelimit.WithExactReturns(), ratelimit.WithTicketLease(ticketLease))...)
+			require.NoError(t, err)
+			require.True(t, must(t)(l.TryAcquireN(ctx, "k", 50)).Allowed)
+			estimated(t, l, 30)
+			denied := must(t)(l.TryAcquireN(ctx, "k", 50))
+			require.Equal(t, ticketLease, denied.RetryAfter, "10 were refilled and 20 came back")
+			s.Advance(ticketLease)
+			require.Equal(t, 50, left(t, l))
+
+			estimated(t, l, 30)
+			s.Advance(ticketLease + 5*time.Second)
+			require.Equal(t, 55, left(t, l), "5 were refilled since")
+		})
+	}
+}
+
+func TestATicketIsSettledInTime(t *testing.T) {
+	eachTicketed(t, func(t *testing.T, s *limitertest.Stage, l settling) {
+		for actual, want := range []int{10, 9, 8, 7, 6} {
+			require.NoError(t, l.Reset(ctx, "k"))
+			ticket := estimated(t, l, 2)
+			require.Equal(t, 8, left(t, l))
+			s.Advance(time.Second)
+			require.NoError(t, ticket.Settle(ctx, actual))
+			require.Equal(t, want, left(t, l), "%d of 2 used", actual)
+			require.ErrorIs(t, ticket.Settle(ctx, 0), ratelimit.ErrSettled)
+			require.ErrorIs(t, ticket.Extend(ctx), ratelimit.ErrSettled)
+			_, err := ticket.More(ctx, 1)
+			require.ErrorIs(t, err, ratelimit.ErrSettled)
+			s.Advance(time.Minute)
+			require.Equal(t, want, left(t, l), "the lease is over, and gives nothing back")
+		}
+		require.ErrorIs(t, estimated(t, l, 1).Settle(ctx, -1), ratelimit.ErrInvalidPermits)
+	})
+}
+
+// TestALateSettlementCharges what was used, and says so.
+func TestALateSettlementCharges(t *testing.T) {
+	eachTicketed(t, func(t *testing.T, s *limitertest.Stage, l settling) {
+		late, unused := estimated(t, l, 4), estimated(t, l, 2)
+		s.Advance(ticketLease)
+		require.Equal(t, 10, left(t, l))
+		err := late.Settle(ctx, 3)
+		require.ErrorIs(t, err, ratelimit.ErrLeaseLost)
+		require.ErrorContains(t, err, "the estimate had been given back, and 3 permits were charged")
+		require.Equal(t, 7, left(t, l))
+		require.ErrorIs(t, late.Settle(ctx, 3), ratelimit.ErrSettled)
+		require.ErrorIs(t, unused.Settle(ctx, 0), ratelimit.ErrLeaseLost)
+		require.Equal(t, 7, left(t, l))
+
+		kept := estimated(t, l, 4) // nobody asks between the lease's end and the settlement
+		s.Advance(time.Minute)
+		require.NoError(t, kept.Settle(ctx, 3))
+		require.Equal(t, 4, left(t, l))
+	})
+}
+
+func TestATicketIsExtended(t *testing.T) {
+	eachTicketed(t, func(t *testing.T, s *limitertest.Stage, l settling) {
+		ticket := estimated(t, l, 4)
+		for range 5 {
+			s.Advance(ticketLease - time.Microsecond)
+			require.NoError(t, ticket.Extend(ctx))
+			require.Equal(t, 6, left(t, l))
+		}
+		s.Advance(ticketLease)
+		require.NoError(t, ticket.Extend(ctx), "nobody has needed the permits")
+		require.Equal(t, 6, left(t, l))
+		s.Advance(ticketLease)
+		require.Equal(t, 10, left(t, l))
+		require.ErrorIs(t, ticket.Extend(ctx), ratelimit.ErrLeaseLost)
+		_, err := ticket.More(ctx, 1)
+		require.ErrorIs(t, err, ratelimit.ErrLeaseLost)
+		require.Equal(t, 10, left(t, l))
+	})
+}
+
+func TestATicketTakesMore(t *testing.T) {
+	eachTicketed(t, func(t *testing.T, s *limitertest.Stage, l settling) {
+		ticket := estimated(t, l, 2)
+		s.Advance(9 * time.Second)
+		r, err := ticket.More(ctx, 5)
+		require.NoError(t, err)
+		require.True(t, r.Allowed)
+		require.Equal(t, 3, r.Remaining)
+		r, err = ticket.More(ctx, 4)
+		require.NoError(t, err)
+		require.False(t, r.Allowed, "the stream is cut")
+		require.Equal(t, ticketLease, r.RetryAfter)
+		s.Advance(9 * time.Second)
+		require.Equal(t, 3, left(t, l), "the lease has begun again")
+		_, err = ticket.More(ctx, 11)
+		require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
+		_, err = ticket.More(ctx, 0)
+		require.ErrorIs(t, err, ratelimit.ErrInvalidPermits)
+		require.NoError(t, ticket.Settle(ctx, 3))
+		require.Equal(t, 7, left(t, l))
+
+		ticket = estimated(t, l, 2)
+		_, err = ticket.More(ctx, 1)
+		require.NoError(t, err)
+		s.Advance(ticketLease)
+		require.Equal(t, 7, left(t, l), "all of it comes back")
+	})
+}
+
+// TestMoreThanAWindow: what a ticket took of a window that is over stays there.
+func TestMoreThanAWindow(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	l, err := ratelimit.NewFixedWindow(s.Client, 10, 15*time.Second, append(s.Opts, ratelimit.WithTicketLease(ticketLease))...)
+	require.NoError(t, err)
+	for used, want := range map[int]int{4: 10, 5: 9, 6: 8, 8: 6} { // 4 are of the first window, 2 of the second
+		require.NoError(t, l.Reset(ctx, "k"))
+		ticket := estimated(t, l, 4)
+		s.Advance(9 * time.Second)
+		require.NoError(t, ticket.Extend(ctx))
+		s.Advance(7 * time.Second)
+		require.Equal(t, 10, left(t, l))
+		r, err := ticket.More(ctx, 2)
+		require.NoError(t, err)
+		require.Equal(t, 8, r.Remaining)
+		require.NoError(t, ticket.Settle(ctx, used))
+		require.Equal(t, want, left(t, l), "%d used", used)
+	}
+}
+
+// TestTooManyTickets is an error of its own, alone and together with others, and no other call meets it.
+func TestTooManyTickets(t *testing.T) {
+	for server, open := range onceStages {
+		t.Run(server, func(t *testing.T) {
+			s := open(t)
+			l, err := ratelimit.NewFixedWindow(s.Client, 1_000_000, time.Hour, append(s.Opts, ratelimit.WithTicketLease(ticketLease))...)
+			require.NoError(t, err)
+			first := estimated(t, l, 1)
+			fillTickets(t, s, 9_998)
+			last := estimated(t, l, 1)
+			_, _, err = l.Estimate(ctx, "k", 1)
+			require.ErrorIs(t, err, ratelimit.ErrTooManyTickets)
+			require.NotErrorIs(t, err, ratelimit.ErrDenied)
+			before := left(t, l)
+			other := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(1), 10, s.Opts...))
+			_, err = ratelimit.TryAcquireAll(ctx, ratelimit.ClaimOf(other, "k", 1), ratelimit.ClaimOf(l, "k", 1).Estimate())
+			require.ErrorIs(t, err, ratelimit.ErrTooManyTickets)
+			require.Equal(t, before, left(t, l))
+			require.Equal(t, 10, must(t)(other.Peek(ctx, "k")).Remaining, "nothing was taken")
+
+			var each sync.WaitGroup
+			errs := make([]error, 60)
+			for i := range errs {
+				each.Go(func() {
+					switch i % 3 {
+					case 0:
+						_, _, errs[i] = l.Estimate(ctx, "k", 1)
+					case 1:
+						_, errs[i] = l.TryAcquire(ctx, "k")
+					default:
+						_, errs[i] = l.Charge(ctx, "k", 1)
+					}
+				})
+			}
+			each.Wait()
+			for i, err := range errs {
+				if i%3 == 0 {
+					require.ErrorIs(t, err, ratelimit.ErrTooManyTickets)
+				} else {
+					require.NoError(t, err)
+				}
+			}
+			r, err := last.More(ctx, 1)
+			require.NoError(t, err)
+			require.True(t, r.Allowed, "no ticket is added")
+			require.NoError(t, first.Settle(ctx, 0))
+			estimated(t, l, 1)
+		})
+	}
+}
+
+// fillTickets adds tickets for one permit each, with the name that a ticket has in Redis.
+func fillTickets(t *testing.T, s *limitertest.Stage, n int) {
+	t.Helper()
+	keys := s.Admin.Keys(ctx, "*/tickets*").Val()
+	require.Len(t, keys, 1)
+	ticket := s.Admin.ZRangeWithScores(ctx, keys[0], 0, 0).Val()[0]
+	pipe := s.Admin.Pipeline()
+	for i := range n {
+		ticket.Member = fmt.Sprintf("%v%d", ticket.Member, i)
+		pipe.ZAdd(ctx, keys[0], ticket)
+		ticket.Member = ticket.Member.(string)[:len(ticket.Member.(string))-len(fmt.Sprint(i))]
+	}
+	_, err := pipe.Exec(ctx)
+	require.NoError(t, err)
+}
+
+// TestDoSettlesATicket whatever branch returns, and extends it while work runs.
+func TestDoSettlesATicket(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	const lease = 300 * time.Millisecond
+	l, err := ratelimit.NewFixedWindow(s.Client, 10, time.Hour, append(s.Opts, ratelimit.WithTicketLease(lease))...)
+	require.NoError(t, err)
+	used := func() int { return 2 }
+	failed := errors.New("failed")
+	ended, cancel := context.WithCancel(ctx)
+	for name, work := range map[string]func(context.Context) error{
+		"returns": func(context.Context) error { return nil },
+		"fails":   func(context.Context) error { return failed },
+		"panics":  func(context.Context) error { panic(failed) },
+		"cancels": func(ctx context.Context) error { cancel(); return ctx.Err() },
+	} {
+		require.NoError(t, l.Reset(ctx, "k"))
+		var got error
+		func() {
+			defer func() {
+				if p := recover(); p != nil {
+					got = p.(error)
+				}
+			}()
+			within := ctx
+			if name == "cancels" {
+				within = ended
+			}
+			got = estimated(t, l, 5).Do(within, work, used)
+		}()
+		if want := map[string]error{"fails": failed, "panics": failed, "cancels": context.Canceled}[name]; want != nil {
+			require.ErrorIs(t, got, want, name)
+		} else {
+			require.NoError(t, got, name)
+		}
+		require.Equal(t, 8, left(t, l), name)
+	}
+	require.NoError(t, l.Reset(ctx, "k"))
+	require.ErrorIs(t, estimated(t, l, 5).Do(ctx, nil, used), ratelimit.ErrInvalidConfig)
+	require.ErrorIs(t, estimated(t, l, 5).Do(ctx, func(context.Context) error { return nil }, nil), ratelimit.ErrInvalidConfig)
+	require.ErrorIs(t, (*ratelimit.Ticket)(nil).Do(ctx, func(context.Context) error { return nil }, used), ratelimit.ErrInvalidConfig)
+}
+
+// TestMergedTicketsAddUp: callers of many goroutines estimate, take more, extend, settle and forget tickets of a few keys, alone
+// and together with another limiter. After the leases each account is what was used, to the permit.
+func TestMergedTicketsAddUp(t *testing.T) {
+	s := limitertest.OnRedis(t)
+	s.Opts = nil // the server's clock
+	const limit, lease = 60_000, 2 * time.Second
+	opts := []ratelimit.Option{ratelimit.WithTicketLease(lease), ratelimit.WithName("merged tickets")}
+	month := ratelimit.Must(ratelimit.NewCalendarWindow(s.Client, limit, ratelimit.Monthly(1, time.UTC), opts...))
+	bucket := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.Per(1, time.Hour), limit, opts...))
+	var each sync.WaitGroup
+	var used [3]atomic.Int64
+	var forgotten atomic.Int64
+	for i := range 64 {
+		each.Go(func() {
+			rng := model.Seeded(uint64(i))
+			for range 20 {
+				key := rng.IntN(len(used))
+				name := fmt.Sprintf("key %d", key)
+				n, actual := 1+rng.IntN(100), rng.IntN(200)
+				all, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimOf(month, name, n).Estimate(), ratelimit.ClaimOf(bucket, name, n).Estimate())
+				if !assert.NoError(t, err) || !assert.True(t, all.Allowed) {
+					return
+				}
+				if rng.IntN(3) == 0 {
+					for _, p := range all.Parts {
+						_, err := p.Ticket.More(ctx, 1+rng.IntN(30))
+						assert.NoError(t, err)
+					}
+				}
+				if rng.IntN(3) == 0 {
+					for _, p := range all.Parts {
+						assert.NoError(t, p.Ticket.Extend(ctx))
+					}
+				}
+				if rng.IntN(10) == 0 {
+					forgotten.Add(1)
+					continue // the process died
+				}
+				assert.NoError(t, all.Finish(ctx, func(ratelimit.PartResult) int { return actual }))
+				if rng.IntN(2) == 0 {
+					_, err := month.TryAcquireN(ctx, name, 3)
+					assert.NoError(t, err)
+					_, err = bucket.Charge(ctx, name, 3)
+					assert.NoError(t, err)
+					actual += 3
+				}
+				used[key].Add(int64(actual))
+			}
+		})
+	}
+	each.Wait()
+	require.Positive(t, forgotten.Load())
+	accounted := func() bool {
+		for key := range used {
+			name := fmt.Sprintf("key %d", key)
+			want := limit - int(used[key].Load())
+			if must(t)(month.Peek(ctx, name)).Remaining != want || must(t)(bucket.Peek(ctx, name)).Remaining != want {
+				return false
+			}
+		}
+		return true
+	}
+	require.False(t, accounted(), "the forgotten tickets count")
+	require.Eventually(t, accounted, 10*lease, lease/4)
+}
+
+// TestALostReplyOfATicket: an estimate whose reply is lost comes back at the end of its lease, More as well, and a settlement is
+// executed once.
+func TestALostReplyOfATicket(t *testing.T) {
+	eachTicketed(t, func(t *testing.T, s *limitertest.Stage, _ settling) {
+		lose := false
+		lost := errors.New("lost")
+		client := fakes.Losing(s.Admin.(*redis.Client), func(cmd redis.Cmder) error {
+			if lose && fakes.IsScript(cmd) {
+				return lost
+			}
+			return nil
+		})
+		name := t.Name()[strings.LastIndex(t.Name(), "/")+1:]
+		l, err := ticketed[strings.ReplaceAll(name, "_", " ")](client, append(s.Opts, ratelimit.WithTicketLease(ticketLease))...)
+		require.NoError(t, err)
+		_, _, _ = l.Estimate(ctx, "other", 1) // loads the script
+		losing := func(call func() error) {
+			lose = true
+			require.ErrorIs(t, call(), lost)
+			lose = false
+		}
+		losing(func() error { _, _, err := l.Estimate(ctx, "k", 4); return err })
+		require.Equal(t, 6, left(t, l))
+		s.Advance(ticketLease)
+		require.Equal(t, 10, left(t, l))
+
+		ticket := estimated(t, l, 2)
+		losing(func() error { _, err := ticket.More(ctx, 3); return err })
+		require.Equal(t, 5, left(t, l))
+		require.ErrorIs(t, ticket.Settle(ctx, 4), ratelimit.ErrLeaseLost, "its name is not known")
+		require.Equal(t, 1, left(t, l))
+		s.Advance(ticketLease)
+		require.Equal(t, 6, left(t, l), "what was used")
+
+		ticket = estimated(t, l, 2)
+		losing(func() error { return ticket.Settle(ctx, 1) })
+		require.ErrorIs(t, ticket.Settle(ctx, 1), ratelimit.ErrSettled)
+		require.Equal(t, 5, left(t, l))
+		s.Advance(ticketLease)
+		require.Equal(t, 5, left(t, l))
+	})
+}
+
+// TestTenThousandTicketsEnd: each call gives back a hundred, and the rest counts as taken.
+func TestTenThousandTicketsEnd(t *testing.T) {
+	for server, open := range onceStages {
+		t.Run(server, func(t *testing.T) {
+			s := open(t)
+			l, err := ratelimit.NewFixedWindow(s.Client, 1_000, time.Hour, append(s.Opts, ratelimit.WithTicketLease(ticketLease))...)
+			require.NoError(t, err)
+			estimated(t, l, 1)
+			fillTickets(t, s, 998)
+			r := must(t)(l.TryAcquireN(ctx, "k", 999))
+			require.True(t, r.Allowed, "the window counts one of them")
+			require.NoError(t, l.Reset(ctx, "k"))
+			require.Empty(t, s.Admin.Keys(ctx, "*").Val(), "and its tickets")
+
+			for range 250 {
+				estimated(t, l, 4)
+			}
+			s.Advance(ticketLease - time.Microsecond)
+			denied := must(t)(l.TryAcquire(ctx, "k"))
+			require.Equal(t, time.Microsecond, denied.RetryAfter)
+			s.Advance(time.Microsecond)
+			require.Equal(t, 400, left(t, l))
+			require.Equal(t, 800, left(t, l))
+			require.Equal(t, 1_000, left(t, l))
+		})
+	}
+}
+
+// TestARetryAfterOfManyTickets is exact if at most 256 have to end, and else when the 256th does.
+func TestARetryAfterOfManyTickets(t *testing.T) {
+	s := limitertest.OnHeldRedis(t)
+	l, err := ratelimit.NewTokenBucket(s.Client, ratelimit.Per(1, 24*time.Hour), 300, append(s.Opts, ratelimit.WithTicketLease(time.Minute))...)
+	require.NoError(t, err)
+	for range 300 {
+		estimated(t, l, 1)
+		s.Advance(time.Millisecond)
+	}
+	ends := func(ticket int) time.Duration { return time.Minute - time.Duration(300-ticket+1)*time.Millisecond }
+	for n, last := range map[int]int{1: 1, 16: 16, 17: 17, 200: 200, 256: 256, 257: 256, 300: 256} {
+		require.Equal(t, ends(last), must(t)(l.TryAcquireN(ctx, "k", n)).RetryAfter, "%d", n)
+	}
+}
+
+// TestTicketsAfterAClockStep: no lease ends later than one that begins now.
+func TestTicketsAfterAClockStep(t *testing.T) {
+	eachTicketed(t, func(t *testing.T, s *limitertest.Stage, l settling) {
+		if strings.Contains(t.Name(), "window") {
+			t.Skip("the window goes on for longer, or begins again")
+		}
+		estimated(t, l, 10)
+		s.Advance(-time.Hour)
+		require.Equal(t, ticketLease, must(t)(l.TryAcquire(ctx, "k")).RetryAfter)
+		s.Advance(ticketLease - time.Microsecond)
+		require.False(t, must(t)(l.TryAcquire(ctx, "k")).Allowed)
+		s.Advance(time.Microsecond)
+		require.True(t, must(t)(l.TryAcquire(ctx, "k")).Allowed)
+	})
+}
+
+// TestATicketBesideAPlainLimiter: its permits are taken for a limiter without the option, which gives nothing back.
+func TestATicketBesideAPlainLimiter(t *testing.T) {
+	eachTicketed(t, func(t *testing.T, s *limitertest.Stage, l settling) {
+		name := t.Name()[strings.LastIndex(t.Name(), "/")+1:]
+		plain, err := ticketed[strings.ReplaceAll(name, "_", " ")](s.Client, s.Opts...)
+		require.NoError(t, err)
+		estimated(t, l, 8)
+		s.Advance(time.Second)
+		require.Equal(t, 2, left(t, plain))
+		s.Advance(ticketLease)
+		require.False(t, must(t)(plain.TryAcquireN(ctx, "k", 3)).Allowed)
+		require.Equal(t, 10, left(t, l))
+		require.True(t, must(t)(plain.TryAcquireN(ctx, "k", 10)).Allowed)
+	})
+}
+
+func TestWhatTicketsWithALeaseDoNotGoWith(t *testing.T) {
+	c := fakes.Offline(t)
+	lease := ratelimit.WithTicketLease(time.Second)
+	clock := ratelimit.WithClock(time.Now)
+	for problem, make := range map[string]func() error{
+		"WithTicketLease: leases end by the server's clock; leave WithClock out": func() error {
+			_, err := ratelimit.NewFixedWindow(c, 1, time.Second, lease, clock)
+			return err
+		},
+		"WithTicketLease: the lease is 1µs; it must be at least 1ms": func() error {
+			_, err := ratelimit.NewFixedWindow(c, 1, time.Second, ratelimit.WithTicketLease(time.Microsecond))
+			return err
+		},
+		"WithTicketLease: the bucket refills in steps, or one number does not hold its state; " +
+			"use a smaller burst, or a rate of fewer permits in a shorter period, and leave WithRefillEvery out": func() error {
+			_, err := ratelimit.NewTokenBucket(c, ratelimit.PerSecond(1), 1, lease, ratelimit.WithRefillEvery(time.Second))
+			return err
+		},
+		"NewSlidingLog: WithTicketLease is not one of its options; leave it out, or give it to NewFixedWindow, NewCalendarWindow, NewTokenBucket or NewLeakyBucket": func() error {
+			_, err := ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: 1, Window: time.Second}}, lease)
+			return err
+		},
+	} {
+		err := make()
+		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
+		require.ErrorContains(t, err, problem)
+	}
+	l := ratelimit.Must(ratelimit.NewFixedWindow(c, 1, time.Second, lease))
+	_, err := ratelimit.TryAcquireOnce(ctx, "id", time.Second, ratelimit.ClaimOf(l, "k", 1))
+	require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
+	require.ErrorContains(t, err, "has tickets with a lease on a second key")
+}
+
+// TestMoreWithoutALease takes another part, which is settled first.
+func TestMoreWithoutALease(t *testing.T) {
+	eachSettling(t, func(t *testing.T, s *limitertest.Stage, v limitertest.Variant, l settling) {
+		ticket := estimated(t, l, 1)
+		require.NoError(t, ticket.Extend(ctx), "there is no lease")
+		r, err := ticket.More(ctx, 1)
+		require.NoError(t, err)
+		require.True(t, r.Allowed)
+		require.Equal(t, 1, r.Remaining)
+		r, err = ticket.More(ctx, 2)
+		require.NoError(t, err)
+		require.False(t, r.Allowed)
+		require.NoError(t, ticket.Settle(ctx, 1))
+		require.Equal(t, 2, left(t, l))
+		require.ErrorIs(t, ticket.Settle(ctx, 1), ratelimit.ErrSettled)
+		_, err = ticket.More(ctx, 1)
+		require.ErrorIs(t, err, ratelimit.ErrSettled)
+
+		ticket = estimated(t, l, 1)
+		_, err = ticket.More(ctx, 1)
+		require.NoError(t, err)
+		require.NoError(t, ticket.Settle(ctx, 0))
+		require.Equal(t, 2, left(t, l))
+		ticket = estimated(t, l, 1)
+		_, err = ticket.More(ctx, 1)
+		require.NoError(t, err)
+		require.NoError(t, ticket.Settle(ctx, 3))
+		require.Equal(t, 0, left(t, l))
+	})
+}
+
+// TestReservationsBesideTickets: a bucket promises permits beside tickets, and leases slices.
+func TestReservationsBesideTickets(t *testing.T) {
+	for server, open := range onceStages {
+		t.Run(server, func(t *testing.T) {
+			s := open(t)
+			l, err := ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(1), 10, append(s.Opts, ratelimit.WithTicketLease(ticketLease))...)
+			require.NoError(t, err)
+			ticket := estimated(t, l, 8)
+			r, err := l.Reserve(ctx, "k", 2, time.Minute)
+			require.NoError(t, err)
+			require.Zero(t, r.Delay())
+			_, err = l.Reserve(ctx, "k", 3, time.Second)
+			require.ErrorIs(t, err, ratelimit.ErrWaitTooLong)
+			later, err := l.Reserve(ctx, "k", 3, time.Hour)
+			require.NoError(t, err)
+			require.InDelta(t, 3*time.Second, later.Delay(), float64(time.Second))
+			require.Equal(t, ratelimit.Result{Limit: 10, Window: ticketLease, RetryAfter: 4 * time.Second, ResetAfter: 13 * time.Second}, must(t)(l.TryAcquire(ctx, "k")))
+			require.NoError(t, later.Cancel(ctx))
+			require.NoError(t, ticket.Settle(ctx, 8))
+			require.Equal(t, time.Second, must(t)(l.TryAcquire(ctx, "k")).RetryAfter)
+		})
+	}
+}
+
+// TestFinishWithoutCosts: the estimates are the costs, also of tickets that would free themselves.
+func TestFinishWithoutCosts(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	l, err := ratelimit.NewFixedWindow(s.Client, 10, time.Hour, append(s.Opts, ratelimit.WithTicketLease(ticketLease))...)
+	require.NoError(t, err)
+	running := ratelimit.Must(ratelimit.NewInFlight(s.Client, 2, time.Hour, s.Opts...))
+	all, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimOf(l, "k", 4).Estimate(), ratelimit.ClaimHold(running, "k", 1))
+	require.NoError(t, err)
+	require.True(t, all.Allowed)
+	_, err = all.Parts[0].Ticket.More(ctx, 1)
+	require.NoError(t, err)
+	require.NoError(t, all.Finish(ctx, nil))
+	s.Advance(ticketLease)
+	require.Equal(t, 5, left(t, l))
+	require.Equal(t, 2, must(t)(running.Peek(ctx, "k")).Remaining)
+}
