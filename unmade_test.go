@@ -55,6 +55,7 @@ var unmade = []any{
 var answerless = map[string]string{
 	"Hold.Extend":         "a hold without a lease has lost it",
 	"Hold.Do":             "the same",
+	"Hold.HandOver":       "the same",
 	"DeniedError.Error":   "an error always has a text",
 	"WaitError.Error":     "the same",
 	"DeniedError.Is":      "the type says what it is",
