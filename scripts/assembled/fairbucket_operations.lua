@@ -329,15 +329,15 @@ local function decide(key, operations)
         -- <take>
         -- An epoch ends only with a call that moves the line: that leaves as much as is kept, and so as
         -- much as those can take for whom more is kept when others count no longer.
-        -- needs: allowed began behind capacity charged cost counted counts current flow fresh full gap parts had here kept lasts later line margin missing most n now owed own permit pledged present promise promised reach repair shift tail ticks took weight weights welcome yields
+        -- needs: allowed began behind by capacity charged cost counted counts current flow fresh full gap had here kept lasts later line margin missing most n now owed own parts permit pledged present promise promised reach repair shift tail ticks took weight weights welcome writes yields
         -- sets: began counted counts current full gap parts had here lasts later line missing most owed own pledged promised repair shift tail took weights
         if allowed > 0 then
           missing = missing + allowed * n * permit
           took = true
           local age = present - (began or present)
           local over = age < 0 or age >= 1000000 and age * flow >= capacity
-          if over or repair or not current or counted ~= weight or cost > most or missing > capacity or margin > 0
-            or promised > 0 or promise ~= '0' or now % 16 == 0 then
+          if over or repair or by ~= writes or not current or counted ~= weight or cost > most or missing > capacity
+            or margin > 0 or promised > 0 or promise ~= '0' or now % 16 == 0 then
             -- <epochs>
             -- All of both keys is written anew.
             -- needs: counts gap own shift tail
