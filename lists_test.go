@@ -67,6 +67,56 @@ func operationsOf(l settling) []listed {
 	return ops
 }
 
+// holdsOf are the operations of permits that are held.
+func holdsOf(l *ratelimit.InFlight) []listed {
+	var mu sync.Mutex
+	holds := map[string]*ratelimit.Hold{}
+	take := func(key string, n int) error {
+		h, r, err := l.TryAcquireN(ctx, key, n)
+		mu.Lock()
+		defer mu.Unlock()
+		holds[key] = h
+		return denialOrError(r, err)
+	}
+	held := func(key string) *ratelimit.Hold {
+		mu.Lock()
+		defer mu.Unlock()
+		return holds[key]
+	}
+	prepare := func(t *testing.T, key string) { require.NoError(t, take(key, 2)) }
+	return []listed{
+		{"hold", nil, func(_ context.Context, key string) error { return take(key, 2) }, 2},
+		{"extend", prepare, func(ctx context.Context, key string) error { return held(key).Extend(ctx) }, 2},
+		{"release", prepare, func(ctx context.Context, key string) error { return held(key).Release(ctx) }, 0},
+	}
+}
+
+// A listedLimiter is a limiter whose calls share executions.
+type listedLimiter struct {
+	name, key string                                          // as Redis has it, of the caller's key k
+	corrupt   func(c redis.UniversalClient, key string) error // nil: not every operation reads what is wrong
+	ops       []listed
+	take      func(key string)
+	peek      func(ctx context.Context, key string) (ratelimit.Result, error)
+}
+
+func listedLimiters(t *testing.T, s *limitertest.Stage) (all []listedLimiter) {
+	held := ratelimit.Must(ratelimit.NewInFlight(s.Client, 3, time.Hour, s.Opts...))
+	all = append(all, listedLimiter{
+		name: "InFlight", key: "ratelimit:default:inflight{k}", ops: holdsOf(held), peek: held.Peek,
+		take: func(key string) { _, _, _ = held.TryAcquire(ctx, key) },
+	})
+	for _, v := range limitertest.Variants() {
+		if strings.HasSuffix(v.Name, "headroom") || v.Name == "TokenBucket in an All" {
+			continue
+		}
+		built, err := v.Build(s.Client, s.Opts...)
+		require.NoError(t, err)
+		all = append(all, listedLimiter{v.Name, v.Key, v.Corrupt, operationsOf(built.(settling)), func(key string) { _, _ = built.TryAcquire(ctx, key) }, built.Peek})
+	}
+	return all
+}
+
 func denialOrError(r ratelimit.Result, err error) error {
 	if err == nil {
 		err = r.Err()
@@ -133,16 +183,10 @@ func TestAKeyThatFailsInAListFailsAlone(t *testing.T) {
 	}
 	rng := model.Seeded(limitertest.Seed(t))
 	lists := map[string]int{} // by what is wrong with one key
-	for _, v := range limitertest.Variants() {
-		if strings.HasSuffix(v.Name, "headroom") || v.Name == "TokenBucket in an All" {
-			continue
-		}
-		built, err := v.Build(s.Client, s.Opts...)
-		require.NoError(t, err)
-		ops := operationsOf(built.(settling))
-		bad := strings.Replace(v.Key, "{k}", "{bad}", 1)
+	for _, l := range listedLimiters(t, s) {
+		ops, bad := l.ops, strings.Replace(l.key, "{k}", "{bad}", 1)
 		for way, kind := range map[string]errclass.Class{"of another type": errclass.Damaged, "damaged": errclass.Damaged, "forbidden": errclass.Mistake} {
-			if way == "damaged" && v.Corrupt == nil {
+			if way == "damaged" && l.corrupt == nil {
 				continue
 			}
 			for at := range keys {
@@ -164,14 +208,14 @@ func TestAKeyThatFailsInAListFailsAlone(t *testing.T) {
 							of[i].prepare(t, names[i])
 						}
 					}
-					about := fmt.Sprintf("%s: %s by %s at %d", v.Name, way, of[at].name, at)
+					about := fmt.Sprintf("%s: %s by %s at %d", l.name, way, of[at].name, at)
 					switch way {
 					case "of another type":
 						require.NoError(t, admin.Del(ctx, bad).Err())
 						require.NoError(t, admin.SAdd(ctx, bad, "x").Err())
 					case "damaged":
 						require.NoError(t, admin.Del(ctx, bad).Err())
-						require.NoError(t, v.Corrupt(admin, bad))
+						require.NoError(t, l.corrupt(admin, bad))
 					case "forbidden":
 						allowing("~*{good*")
 					}
@@ -181,20 +225,21 @@ func TestAKeyThatFailsInAListFailsAlone(t *testing.T) {
 					for i := range keys {
 						calls = append(calls, func() { errs[i] = of[i].do(ctx, names[i]) })
 					}
-					if several.call(func(i int) { _, _ = built.TryAcquire(ctx, fmt.Sprint("good", keys+i)) }, calls) {
+					if several.call(func(i int) { l.take(fmt.Sprint("good", keys+i)) }, calls) {
 						lists[way]++
 					}
+					after := admin.Dump(ctx, bad).Val()
 					allowing("~*")
 					for i, err := range errs {
 						if i != at {
 							require.NoError(t, err, "%s; %d is %s", about, i, of[i].name)
-							require.Equal(t, 3-of[i].takes, must(t)(built.Peek(ctx, names[i])).Remaining, "%s; %d is %s", about, i, of[i].name)
+							require.Equal(t, 3-of[i].takes, must(t)(l.peek(ctx, names[i])).Remaining, "%s; %d is %s", about, i, of[i].name)
 							continue
 						}
 						require.Error(t, err, about)
 						require.Equal(t, kind, errclass.Of(err).Class, "%s: %v", about, err)
 						require.ErrorContains(t, err, `key "bad"`, about)
-						require.Equal(t, before, admin.Dump(ctx, bad).Val(), about)
+						require.Equal(t, before, after, about)
 					}
 				}
 			}
