@@ -633,3 +633,15 @@ func TestFinishWithoutCosts(t *testing.T) {
 	require.Equal(t, 5, left(t, l))
 	require.Equal(t, 2, must(t)(running.Peek(ctx, "k")).Remaining)
 }
+
+// TestATicketOfAWindowThatIsOver makes no room in the next one.
+func TestATicketOfAWindowThatIsOver(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	l, err := ratelimit.NewFixedWindow(s.Client, 10, 15*time.Second, append(s.Opts, ratelimit.WithAlignment(0), ratelimit.WithTicketLease(ticketLease))...)
+	require.NoError(t, err)
+	s.Move(s.Now.Truncate(15 * time.Second).Add(29 * time.Second))
+	estimated(t, l, 5)
+	s.Advance(2 * time.Second)
+	require.True(t, must(t)(l.TryAcquireN(ctx, "k", 10)).Allowed)
+	require.Equal(t, 14*time.Second, must(t)(l.TryAcquire(ctx, "k")).RetryAfter, "the window's end, not the lease's")
+}
