@@ -20,6 +20,7 @@ import (
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 	"github.com/tryacquire/ratelimit/internal/script"
 	"github.com/tryacquire/ratelimit/internal/scripts"
+	"github.com/tryacquire/ratelimit/internal/waiting"
 )
 
 // maxGroup is the most limiters that decide together.
@@ -475,6 +476,9 @@ func (g *group) decide(ctx context.Context, c *call, claims []Claim, parts []Par
 		return Result{}, err
 	}
 	if looks || !r.Allowed {
+		for _, h := range holds {
+			waiting.Denied(ctx, h.from.permits(h.key))
+		}
 		for i := range parts {
 			parts[i].Ticket = nil // nothing was taken
 		}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tryacquire/ratelimit/internal/exact"
+	"github.com/tryacquire/ratelimit/internal/waiting"
 )
 
 // AllowAll returns a limiter that allows every call: as the secondary of a [Fallback] it fails open.
@@ -134,6 +135,8 @@ func (local) checkSettle(ctx context.Context, key string, more int) error {
 func (local) find(context.Context, *Hold) (bool, error) { return true, nil }
 
 func (local) giveBack(context.Context, *Hold) {}
+
+func (local) permits(string) waiting.Held { return waiting.Held{} }
 
 // isConstant reports whether l is AllowAll or DenyAll.
 func isConstant(l any) bool {

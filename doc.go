@@ -20,7 +20,7 @@
 // The rest is for other needs. Limiters on Redis and the decorators around them have the same
 // methods; each is documented once, at the name in brackets.
 //
-//   - Waiting rather than being denied: [Wait]. On a bucket, callers are served in order, and
+//   - Waiting rather than being denied: [Wait]; for a place, [WaitAll]. On a bucket, callers are served in order, and
 //     Reserve promises permits for later ([TokenBucket.Reserve]).
 //   - More than one permit: TryAcquireN takes n or none ([Limiter]), TryAcquireUpTo as many as are left
 //     ([TokenBucket.TryAcquireUpTo]). Peek and [Look] say what is left; Reset forgets what was used.

@@ -16,6 +16,7 @@ import (
 	"github.com/tryacquire/ratelimit/internal/recent"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 	"github.com/tryacquire/ratelimit/internal/scripts"
+	"github.com/tryacquire/ratelimit/internal/waiting"
 )
 
 const (
@@ -91,7 +92,7 @@ func (c *Claim) holds() bool {
 //	err = reports.Do(ctx, "tenant:42", func(ctx context.Context) error { … })
 //
 // [InFlight.Do] extends the lease for as long as the work runs, and cancels the work's context if the lease is
-// lost. Otherwise use [InFlight.TryAcquire], and [ClaimHold] to decide together with limiters.
+// lost. Otherwise use [InFlight.TryAcquire], [ClaimHold] to decide together with limiters, and [WaitAll] to wait.
 //
 // The holds whose lease has not ended by the count of their processes ([Hold.Left]) never have more permits than
 // the limit. There are four exceptions: a failover that loses a hold, a server's clock that steps forward, a
@@ -212,6 +213,7 @@ func (f *InFlight) take(ctx context.Context, o *Observation, as *string) (*Hold,
 	o.Repeated = h.again
 	o.Result = f.explain(reply.Words, 0, 0, reply.Words[decision.WordAllowed] > 0)
 	if !o.Result.Allowed {
+		waiting.Denied(ctx, f.permits(o.Key))
 		return nil, reply.Batch
 	}
 	if h.believe(sent); h.Left() == 0 {
@@ -243,6 +245,9 @@ func (h held) Explain(words []int64, _, _ int64, allowed bool) decision.Result {
 	}
 	return r
 }
+
+// permits is what callers who are denied wait for, who share it with those of another limit.
+func (f *InFlight) permits(key string) waiting.Held { return waiting.Held{State: f.limits, Key: key} }
 
 // acquire takes the permits of h. What the caller does not get is given back.
 func (f *InFlight) acquire(ctx context.Context, h *Hold) (redisexec.Reply, error) {

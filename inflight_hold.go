@@ -9,6 +9,7 @@ import (
 
 	"github.com/tryacquire/ratelimit/internal/decision"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
+	"github.com/tryacquire/ratelimit/internal/waiting"
 )
 
 // A Hold has permits of an [InFlight] until it is released or its lease ends. It is safe for
@@ -42,6 +43,9 @@ type holds interface {
 
 	// giveBack is release in the background, where no caller knows of the permits.
 	giveBack(ctx context.Context, h *Hold)
+
+	// permits is what callers who are denied wait for.
+	permits(key string) waiting.Held
 }
 
 func (h *Hold) made() bool { return h != nil && h.from != nil }
@@ -185,6 +189,7 @@ func (h *Hold) release(ctx context.Context) (sending, error) {
 		h.mu.Lock()
 		h.gone = true
 		h.mu.Unlock()
+		waiting.InFlight.Free(h.from.permits(h.key))
 	}
 	return sent, err
 }

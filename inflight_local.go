@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tryacquire/ratelimit/internal/memory"
+	"github.com/tryacquire/ratelimit/internal/waiting"
 )
 
 // LocalInFlight limits how many permits of a key are held at once in this process. It is made to be the
@@ -18,15 +19,15 @@ import (
 // safe for concurrent use.
 type LocalInFlight struct {
 	local
-	permits *memory.Holds
-	name    string
-	watch   *watch // nil: nobody observes
+	held  *memory.Holds
+	name  string
+	watch *watch // nil: nobody observes
 }
 
 func (f *LocalInFlight) kind() kind {
 	k := kind{self: f, role: inMemory}
-	if f.permits != nil {
-		k.most = f.permits.Limit
+	if f.held != nil {
+		k.most = f.held.Limit
 	}
 	return k
 }
@@ -38,20 +39,20 @@ func NewLocalInFlight(limit int, opts ...Option) (*LocalInFlight, error) {
 	if err != nil {
 		return nil, err
 	}
-	holds := &LocalInFlight{permits: &memory.Holds{Held: memory.NewHeld()}, name: s.name, watch: s.watch(s.name)}
+	holds := &LocalInFlight{held: &memory.Holds{Held: memory.NewHeld()}, name: s.name, watch: s.watch(s.name)}
 	return holds.With(limit)
 }
 
 // With returns the limiter of another limit, with f's name, options and holds, as [InFlight.With] does.
 func (f *LocalInFlight) With(limit int) (*LocalInFlight, error) {
 	switch {
-	case f.permits == nil:
+	case f.held == nil:
 		return nil, errUnmade
 	case limit < 1 || limit > maxInFlight:
 		return nil, invalidConfig("the limit is %d; it must be between 1 and %d", limit, maxInFlight)
 	}
 	made := *f
-	made.permits = &memory.Holds{Held: f.permits.Held, Limit: limit, Retry: retryWithoutBreaker}
+	made.held = &memory.Holds{Held: f.held.Held, Limit: limit, Retry: retryWithoutBreaker}
 	return &made, nil
 }
 
@@ -93,20 +94,20 @@ func (f *LocalInFlight) peekN(ctx context.Context, key string, n int) (Result, e
 func (f *LocalInFlight) Name() string { return f.name }
 
 func (f *LocalInFlight) check(ctx context.Context, key string, n int) error {
-	if f.permits == nil {
+	if f.held == nil {
 		return errUnmade
 	}
-	if most := f.permits.Limit; n > most {
+	if most := f.held.Limit; n > most {
 		return fmt.Errorf("%w: %d permits of a limiter in this process, of which %d can be held at once", ErrExceedsLimit, n, most)
 	}
 	return checkLocal(ctx, key, n)
 }
 
 func (f *LocalInFlight) inMemory() memory.Limit {
-	if f.permits == nil {
+	if f.held == nil {
 		return nil
 	}
-	return f.permits
+	return f.held
 }
 
 func (f *LocalInFlight) give(claim Claim, p *PartResult) {
@@ -117,8 +118,12 @@ func (f *LocalInFlight) give(claim Claim, p *PartResult) {
 }
 
 func (f *LocalInFlight) release(_ context.Context, h *Hold) (sending, error) {
-	f.permits.Release(h.key, h.id, h.n)
+	f.held.Release(h.key, h.id, h.n)
 	return inProcess, nil
+}
+
+func (f *LocalInFlight) permits(key string) waiting.Held {
+	return waiting.Held{State: f.held.Held, Key: key}
 }
 
 func (f *LocalInFlight) observers() *watch { return f.watch }

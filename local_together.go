@@ -6,6 +6,7 @@ import (
 
 	"github.com/tryacquire/ratelimit/internal/exact"
 	"github.com/tryacquire/ratelimit/internal/memory"
+	"github.com/tryacquire/ratelimit/internal/waiting"
 )
 
 // decidesTogether is a limiter in memory that decides with others, all or nothing.
@@ -70,6 +71,9 @@ func decideInMemory(ctx context.Context, claims []Claim, looks bool) (AllResult,
 			if p.Hold != nil {
 				p.Hold.again = questions[i].Found == memory.Same
 			}
+		}
+		if holder, ok := c.outer.(*LocalInFlight); ok && !p.Result.Allowed && !looks {
+			waiting.Denied(ctx, holder.permits(c.key))
 		}
 		o := Observation{Call: c.opOr(looks).call, Source: SourceLocal, Result: p.Result}
 		o.Repeated = p.Hold != nil && p.Hold.again

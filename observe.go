@@ -80,9 +80,9 @@ type Observation struct {
 //	"acquire"   TryAcquire, TryAcquireN, All, TryAcquireAll, TryAcquireAcrossSlots
 //	"up to"     TryAcquireUpTo
 //	"reserve"   Reserve
-//	"wait"      Wait and WaitN
+//	"wait"      Wait, WaitN and WaitAll
 //	"estimate"  Estimate, also as a claim
-//	"hold"      TryAcquire, TryAcquireN and Do of an InFlight, also as a claim
+//	"hold"      TryAcquire, TryAcquireN and Do of an InFlight, also as a claim, and WaitAll
 //	"charge"    Charge
 //	"credit"    Credit; N permits were given back
 //	"settle"    Ticket.Settle

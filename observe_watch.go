@@ -120,8 +120,10 @@ func (w *watch) report(ctx context.Context, o Observation) {
 // may get the permits yet.
 func (w *watch) attempted(ctx context.Context, wait *waiting.Wait, o Observation) {
 	reserved := wait.Polls && o.Call == callReserve
-	if wait.Polls && (o.Call == callAcquire || reserved) {
-		o.Call = callWait
+	if wait.Polls && (o.Call == callAcquire || o.Call == callHold || reserved) {
+		if o.Call != callHold {
+			o.Call = callWait
+		}
 		before := wait.Before(o.Latency)
 		o.Waited += before
 		o.Latency += before

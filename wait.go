@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tryacquire/ratelimit/internal/exact"
+	"github.com/tryacquire/ratelimit/internal/identity"
 	"github.com/tryacquire/ratelimit/internal/waiting"
 )
 
@@ -29,6 +30,99 @@ func Wait(ctx context.Context, l Limiter, key string) (Result, error) {
 // may have been taken.
 func WaitN(ctx context.Context, l Limiter, key string, n int) (Result, error) {
 	return realWaiter.wait(ctx, l, key, n)
+}
+
+// WaitAll waits until the permits of all claims are there, and takes them all, as [TryAcquireAll] does: to wait for a place.
+//
+//	r, err := ratelimit.WaitAll(ctx, ratelimit.ClaimHold(reports, tenant, 1))
+//
+// Callers of one process who claim the same keys of the same limiters, permits in flight among them, are served in the
+// order in which they came. A place that is released in this process goes to the first of them at once. Nobody hears of
+// releases elsewhere, so the first asks again after 10 ms, and less and less often, at most after 0.3 s, also when a lease
+// ends. Among processes there is no order, and TryAcquire does not wait in the line. Claims of limiters alone have no order:
+// they ask again after RetryAfter, see [WaitN].
+//
+// The AllResult is that of the allowed call. If ctx ends, the error wraps the error of ctx; if a limiter, rather than
+// permits in flight, denies the call until the deadline of ctx, it is a *[WaitError], at once. The other errors are those of
+// TryAcquireAll; an outage ends the wait. With an error the caller has no permits.
+func WaitAll(ctx context.Context, claims ...Claim) (AllResult, error) {
+	return realWaiter.all(ctx, claims)
+}
+
+func (w waiter) all(ctx context.Context, claims []Claim) (r AllResult, err error) {
+	wait, attempt := waiting.Begin(ctx, true)
+	asked := false
+	ask := func() (done bool, d waiting.Denial) {
+		asked = true
+		if r, err = TryAcquireAll(attempt, claims...); err != nil || r.Allowed {
+			return true, d
+		}
+		if d = denialOf(claims, r); d.Least > 0 && d.Least >= w.left(ctx) {
+			r, err = AllResult{}, &WaitError{Key: claims[0].key, Wait: d.Least}
+			wait.End(err)
+			return true, d
+		}
+		return false, d
+	}
+	line := lineOf(claims)
+	busy := waiting.InFlight.Busy(line)
+	wait.Again() // in the line is an attempt too
+	if !busy {
+		if done, _ := ask(); done {
+			return r, err
+		}
+	}
+	if end := waiting.InFlight.InTurn(ctx, wait, line, ask); end != nil {
+		if !asked { // the limiters report that ctx has ended, and Redis is not asked
+			wait.Again()
+			return TryAcquireAll(attempt, claims...)
+		}
+		err := fmt.Errorf("ratelimit: waiting for %s: %w", shortKey(claims[0].key), end)
+		wait.End(err)
+		return AllResult{}, err
+	}
+	return r, err
+}
+
+// denialOf says when the claims are worth asking again.
+func denialOf(claims []Claim, r AllResult) (d waiting.Denial) {
+	places := false
+	for i, p := range r.Parts {
+		switch {
+		case p.Unknown || p.Result.Allowed:
+		case claims[i].holds():
+			places, d.Ends = true, max(d.Ends, p.Result.RetryAfter)
+		default:
+			d.Least = max(d.Least, p.Result.RetryAfter)
+		}
+	}
+	if !places {
+		d.Least = max(d.Least, r.RetryAfter)
+	}
+	return d
+}
+
+// lineOf is the line of those who claim the same keys of the same limiters, and one of its own if no permits in flight are
+// among them.
+func lineOf(claims []Claim) any {
+	type claimed struct {
+		limiter *core
+		outer   any
+		key     string
+	}
+	var line [maxGroup]claimed
+	places := false
+	for i, c := range claims {
+		if i == maxGroup || !identity.Comparable(c.outer) {
+			return new(int)
+		}
+		places = places || c.holds()
+		line[i] = claimed{c.limiter, c.outer, c.key}
+	}
+	if !places {
+		return new(int)
+	}
+	return line
 }
 
 // A waiter waits by a clock, and draws the random part of its pauses.

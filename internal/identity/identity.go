@@ -18,3 +18,6 @@ func IsNil(v any) bool {
 	p := reflect.ValueOf(v)
 	return p.Kind() == reflect.Pointer && p.IsNil()
 }
+
+// Comparable reports whether v can be compared, and so be a key of a map.
+func Comparable(v any) bool { return v == nil || reflect.ValueOf(v).Comparable() }

@@ -17,6 +17,7 @@ type Wait struct {
 	mu       sync.Mutex // guards what follows: an attempt may go on after its caller has left it
 	attempts int
 	held     []held
+	missing  []Held // for the last attempt
 }
 
 // held is a denial of the last attempt.
@@ -70,7 +71,7 @@ func (w *Wait) Hold(by any, report func(end error)) {
 func (w *Wait) Again() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.held = nil
+	w.held, w.missing = nil, nil
 	w.attempts++
 }
 
