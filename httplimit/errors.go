@@ -39,6 +39,7 @@ var (
 
 	errTwoSettle     = invalidConfig("WithSettle and WithReportedCost both say what a request has cost; give one")
 	errNoWait        = invalidConfig("WithReadFirst: no request waits without WithMaxWait; give it to New")
+	errNoQueue       = invalidConfig("WithMaxWaiting: no request waits without WithMaxWait; give it too")
 	errWaitAndSettle = invalidConfig("WithMaxWait: an estimate is not waited for; leave out WithSettle and WithReportedCost, or the wait")
 
 	errNoPrefix     = errors.New("is not valid")

@@ -3,6 +3,8 @@ package httplimit_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -23,7 +25,7 @@ import (
 	"github.com/tryacquire/ratelimit/ratelimittest"
 )
 
-func inFlight(t testing.TB, limiter *ratelimit.InFlight, opts ...httplimit.Option) func(http.Handler) http.Handler {
+func inFlight(t testing.TB, limiter ratelimit.Holder, opts ...httplimit.Option) func(http.Handler) http.Handler {
 	t.Helper()
 	wrap, err := httplimit.NewInFlight(limiter, clientIP(t, nil), opts...)
 	require.NoError(t, err)
@@ -251,4 +253,99 @@ func TestWhatIsReadFromARequestAfterwards(t *testing.T) {
 		require.NotNil(t, r.MultipartForm, name)
 		require.NoError(t, r.MultipartForm.RemoveAll())
 	}
+}
+
+// queueOf is a middleware in a bubble with one place, of which each request keeps it for ten seconds.
+func queueOf(t *testing.T, env *ratelimittest.Env, opts ...httplimit.Option) (h http.Handler, reports *ratelimit.InFlight) {
+	reports = ratelimit.Must(ratelimit.NewInFlight(env.Client(), 1, time.Hour, ratelimit.WithName("reports")))
+	opts = append(opts, httplimit.WithMaxWait(25*time.Second))
+	return inFlight(t, reports, opts...)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		time.Sleep(10 * time.Second)
+		_, _ = io.WriteString(w, r.URL.Path)
+	})), reports
+}
+
+// TestAQueueInFrontOfInFlight: in their order, each when the one before ends, those who would wait too long denied.
+func TestAQueueInFrontOfInFlight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, reports := queueOf(t, ratelimittest.New(t))
+		began := time.Now()
+		answers := make(chan string, 9)
+		for i := range 5 {
+			go func() {
+				w := do(h, newRequest("GET", fmt.Sprint("/", i)))
+				answers <- fmt.Sprint(i, " ", w.Code, " ", w.Body.String(), " ", w.Header().Get("RateLimit"), " ", w.Header().Get("Retry-After"), " ", time.Since(began))
+			}()
+			synctest.Wait()
+		}
+		var got []string
+		for range 5 {
+			got = append(got, <-answers)
+		}
+		denied := func(i int) string { return fmt.Sprint(i, " 429 ", problemOf("reports"), ` "reports";r=0;t=1 1 25s`) }
+		require.ElementsMatch(t, []string{
+			`0 200 /0 "reports";r=0  10s`, `1 200 /1 "reports";r=0  20s`, `2 200 /2 "reports";r=0  30s`, denied(3), denied(4),
+		}, got)
+		require.Equal(t, 1, peek(t, reports, "ip:192.0.2.1").Remaining)
+	})
+}
+
+// TestAQueueIsBounded, in all keys together, and the places of those who have left are free.
+func TestAQueueIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var failed error
+		h, reports := queueOf(t, ratelimittest.New(t), httplimit.WithMaxWaiting(1), httplimit.WithErrorHandler(
+			func(_ http.ResponseWriter, _ *http.Request, err error, _ http.Handler) { failed = err }))
+		began := time.Now()
+		go do(h, newRequest("GET", "/first"))
+		synctest.Wait()
+		leaving, leave := context.WithCancel(t.Context())
+		go do(h, newRequest("GET", "/leaves").WithContext(leaving))
+		synctest.Wait()
+		require.Equal(t, 429, do(h, newRequest("GET", "/")).Code, "the queue is full")
+		require.Zero(t, time.Since(began))
+		time.Sleep(time.Second)
+		leave()
+		synctest.Wait()
+		require.ErrorIs(t, failed, context.Canceled)
+		w := do(h, newRequest("GET", "/next"))
+		require.Equal(t, 200, w.Code)
+		require.Equal(t, 20*time.Second, time.Since(began))
+		require.Equal(t, 1, peek(t, reports, "ip:192.0.2.1").Remaining)
+	})
+}
+
+// TestAQueueOfSeveralLimits: places and permits, all or nothing; a limit that denies for longer than the wait denies at once.
+func TestAQueueOfSeveralLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		env := ratelimittest.New(t)
+		reports := ratelimit.Must(ratelimit.NewInFlight(env.Client(), 1, time.Hour, ratelimit.WithName("reports")))
+		minute := ratelimit.Must(ratelimit.NewFixedWindow(env.Client(), 3, time.Minute, ratelimit.WithName("minute")))
+		h := all(t, httplimit.InFlight(reports, httplimit.Everyone()), httplimit.Limit(minute, httplimit.Everyone()),
+			httplimit.WithMaxWait(25*time.Second))(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(10 * time.Second) }))
+		began := time.Now()
+		answers := make(chan string, 9)
+		for range 4 {
+			go func() { answers <- fmt.Sprint(do(h, newRequest("GET", "/")).Code, " ", time.Since(began)) }()
+			synctest.Wait()
+		}
+		var got []string
+		for range 4 {
+			got = append(got, <-answers)
+		}
+		require.Equal(t, []string{"200 10s", "200 20s", "429 20s", "200 30s"}, got)
+	})
+}
+
+// TestAQueueInAnOutage is not made to wait by whoever denies because of the outage.
+func TestAQueueInAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		env := ratelimittest.New(t)
+		reports := ratelimit.Must(ratelimit.NewInFlight(env.Client(), 1, time.Hour, ratelimit.WithName("reports")))
+		h := inFlight(t, ratelimit.Must(ratelimit.NewHoldFallback(reports, ratelimit.DenyHolds())), httplimit.WithMaxWait(time.Minute))(served)
+		env.Down()
+		began := time.Now()
+		require.NotEqual(t, 200, do(h, newRequest("GET", "/")).Code)
+		require.Less(t, time.Since(began), 2*time.Second)
+	})
 }

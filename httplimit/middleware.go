@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/tryacquire/ratelimit"
@@ -42,8 +43,8 @@ func New(limiter ratelimit.Limiter, key KeyFunc, opts ...Option) (func(http.Hand
 			return nil, fmt.Errorf("%w (httplimit.New)", err)
 		}
 	}
-	if m.readFirst > 0 && m.maxWait == 0 {
-		return nil, errNoWait
+	if err := m.checkWait(); err != nil {
+		return nil, err
 	}
 	m.limits = []*limit{l}
 	m.serve = m.serveOne
@@ -58,6 +59,9 @@ type middleware struct {
 	skip       func(*http.Request) bool
 	maxWait    time.Duration // 0: none
 	readFirst  int           // bytes of a body, before the wait
+	mostWait   int           // requests that wait; 0: any number
+	waiting    atomic.Int64  // requests that wait, if their number is bounded
+	inLine     bool          // requests wait for permits in flight
 	denied     func(http.ResponseWriter, *http.Request, Decision)
 	failed     func(http.ResponseWriter, *http.Request, error, http.Handler)
 	failedLate func(*http.Request, error) // or nil
@@ -143,10 +147,12 @@ func (m *middleware) serveOne(w http.ResponseWriter, r *http.Request, next http.
 }
 
 func (m *middleware) acquire(r *http.Request, l *limit, key string, cost int) (ratelimit.Result, error) {
-	if m.readFirst == 0 {
+	if m.readFirst == 0 && m.mostWait == 0 {
 		return integration.Acquire(r.Context(), l.limiter, key, cost, m.maxWait)
 	}
-	return integration.AcquireReady(r.Context(), l.limiter, key, cost, m.maxWait, func() bool { return readBody(r, m.readFirst) })
+	waits := waiter{m: m, r: r}
+	defer waits.leave()
+	return integration.AcquireReady(r.Context(), l.limiter, key, cost, m.maxWait, waits.ready)
 }
 
 func (m *middleware) setHeaders(h http.Header, r *http.Request, d Decision) {

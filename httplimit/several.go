@@ -79,11 +79,12 @@ func InFlight(limiter ratelimit.Holder, key KeyFunc, opts ...Option) Option {
 //
 // A request that finds no permit free is denied at once, with 429, or with 503 if
 // [WithServiceUnavailable] is given, and a Retry-After of a second, see [WithRetryAfter]. The
-// fields have qu="concurrent-requests" and no time, as nobody knows when a permit is free.
+// fields have qu="concurrent-requests" and no time, as nobody knows when a permit is free. With
+// [WithMaxWait] it waits for one first, and [WithMaxWaiting] bounds how many do.
 //
 // A handler that hijacks the connection holds its permit until it returns, not until the
-// connection is closed. The options are those of [New], but for WithSettle, WithReportedCost and
-// WithMaxWait. The error wraps ratelimit.ErrInvalidConfig.
+// connection is closed. The options are those of [New], but for WithSettle and WithReportedCost.
+// The error wraps ratelimit.ErrInvalidConfig.
 func NewInFlight(limiter ratelimit.Holder, key KeyFunc, opts ...Option) (func(http.Handler) http.Handler, error) {
 	m := newMiddleware()
 	l, err := newLimit("NewInFlight", limiter, key, opts, m)
@@ -118,12 +119,11 @@ func (m *middleware) together() (func(http.Handler) http.Handler, error) {
 	switch {
 	case len(m.limits) < 1 || len(m.limits) > mostLimits:
 		return nil, invalidConfig("NewAll: %d limits; give 1 to %d", len(m.limits), mostLimits)
-	case m.maxWait > 0 && m.holds():
-		return nil, invalidConfig("WithMaxWait: nobody knows when a request ends, so that permits in flight are not waited for; put a NewInFlight around the limits that are")
 	}
-	if m.readFirst > 0 && m.maxWait == 0 {
-		return nil, errNoWait
+	if err := m.checkWait(); err != nil {
+		return nil, err
 	}
+	m.inLine = m.maxWait > 0 && m.holds()
 	if err := m.check(); err != nil {
 		return nil, err
 	}
@@ -144,10 +144,36 @@ func (m *middleware) check() error {
 	return nil
 }
 
+// acquireAll takes the permits, at once or after a wait.
+func (m *middleware) acquireAll(r *http.Request, all []ratelimit.Claim, asked []question) (ratelimit.AllResult, error) {
+	if m.maxWait == 0 {
+		return integration.AcquireAll(r.Context(), all, 0, nil, nil)
+	}
+	waits := waiter{m: m, r: r}
+	defer waits.leave()
+	var line *integration.Line
+	if m.inLine {
+		of := place{m: m}
+		var held [mostLimits]bool
+		for i := range asked {
+			of.keys[i], held[i] = asked[i].key, asked[i].decision.InFlight
+		}
+		line = &integration.Line{Of: of, InFlight: func(i int) bool { return held[i] }}
+	}
+	return integration.AcquireAll(r.Context(), all, m.maxWait, waits.ready, line)
+}
+
+// A place is where requests of the same keys wait in one line.
+type place struct {
+	m    *middleware
+	keys [mostLimits]string
+}
+
 // A question is what a request asks of one limit.
 type question struct {
 	limit    *limit
 	n        int
+	key      string
 	claim    ratelimit.Claim
 	decision Decision // without its Result
 }
@@ -162,7 +188,7 @@ func (l *limit) ask(r *http.Request) (q question, ok bool, err error) {
 	if err != nil {
 		return q, false, err
 	}
-	q.claim = l.claim(key, q.n)
+	q.key, q.claim = key, l.claim(key, q.n)
 	return q, true, nil
 }
 
@@ -197,7 +223,7 @@ func (m *middleware) serveTogether(w http.ResponseWriter, r *http.Request, next 
 		next.ServeHTTP(w, r)
 		return
 	}
-	answer, err := integration.AcquireAll(r.Context(), all, m.maxWait, func() bool { return m.readFirst == 0 || readBody(r, m.readFirst) })
+	answer, err := m.acquireAll(r, all, asked[:len(all)])
 	if err != nil {
 		m.fail(w, r, err, next)
 		return

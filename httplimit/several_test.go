@@ -475,7 +475,6 @@ func TestNewAllRefusesWhatCannotWork(t *testing.T) {
 		"Limit: WithFields is about all limits; give it to NewAll":                             of(httplimit.Limit(window("a"), key, httplimit.WithFields())),
 		"InFlight: WithSkip is about all limits; give it to NewAll":                            of(httplimit.InFlight(inFlight, key, httplimit.WithSkip(func(*http.Request) bool { return true }))),
 		"Limit: Limit is one of several limits; give it to NewAll":                             of(httplimit.Limit(window("a"), key, a)),
-		"WithMaxWait: nobody knows when a request ends, so that permits in flight are not":     of(a, httplimit.InFlight(inFlight, key), httplimit.WithMaxWait(time.Second)),
 		"NewAll: option 2 is empty":                                                            of(a, httplimit.Option{}),
 		"Limit: option 1 is empty":                                                             of(httplimit.Limit(window("a"), key, httplimit.Option{})),
 		"WithFields is given twice":                                                            of(a, httplimit.WithFields(), httplimit.WithFields()),
@@ -512,8 +511,10 @@ func TestNewAllRefusesWhatCannotWork(t *testing.T) {
 	require.ErrorContains(t, err, "New: the limiter is nil")
 	_, err = httplimit.NewInFlight(nil, key)
 	require.ErrorContains(t, err, "NewInFlight: the limiter is nil")
-	_, err = httplimit.NewInFlight(inFlight, key, httplimit.WithMaxWait(time.Second))
-	require.ErrorContains(t, err, "WithMaxWait: nobody knows when a request ends")
+	_, err = httplimit.NewInFlight(inFlight, key, httplimit.WithMaxWaiting(1))
+	require.ErrorContains(t, err, "WithMaxWaiting: no request waits without WithMaxWait; give it too")
+	_, err = httplimit.NewInFlight(inFlight, key, httplimit.WithMaxWait(time.Second), httplimit.WithMaxWaiting(0))
+	require.ErrorContains(t, err, "WithMaxWaiting: 0 requests; give 1 or more")
 	_, err = httplimit.NewInFlight(inFlight, key, a)
 	require.ErrorContains(t, err, "NewInFlight: Limit is one of several limits")
 

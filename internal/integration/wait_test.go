@@ -98,7 +98,7 @@ func TestSeveralLimitsAreWaitedFor(t *testing.T) {
 		var all sync.WaitGroup
 		for range 20 {
 			all.Go(func() {
-				answer, err := integration.AcquireAll(t.Context(), claims, time.Hour, ready)
+				answer, err := integration.AcquireAll(t.Context(), claims, time.Hour, ready, nil)
 				require.NoError(t, err)
 				require.True(t, answer.Allowed)
 			})
@@ -119,7 +119,7 @@ func TestSeveralLimitsAreWaitedFor(t *testing.T) {
 
 		clear(seen)
 		at := time.Now()
-		answer, err := integration.AcquireAll(t.Context(), claims, time.Millisecond, ready)
+		answer, err := integration.AcquireAll(t.Context(), claims, time.Millisecond, ready, nil)
 		require.NoError(t, err)
 		require.False(t, answer.Allowed)
 		require.Zero(t, time.Since(at), "longer than it may wait")
@@ -128,18 +128,18 @@ func TestSeveralLimitsAreWaitedFor(t *testing.T) {
 
 		short, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
-		answer, err = integration.AcquireAll(short, claims, time.Hour, ready)
+		answer, err = integration.AcquireAll(short, claims, time.Hour, ready, nil)
 		require.NoError(t, err)
 		require.False(t, answer.Allowed)
 		require.Zero(t, time.Since(at), "longer than its deadline")
 
 		gone, leave := context.WithCancel(t.Context())
 		time.AfterFunc(100*time.Millisecond, leave)
-		_, err = integration.AcquireAll(gone, claims, time.Hour, ready)
+		_, err = integration.AcquireAll(gone, claims, time.Hour, ready, nil)
 		require.ErrorIs(t, err, context.Canceled)
 		require.Equal(t, 100*time.Millisecond, time.Since(at))
 
-		answer, err = integration.AcquireAll(t.Context(), claims, time.Hour, func() bool { return false })
+		answer, err = integration.AcquireAll(t.Context(), claims, time.Hour, func() bool { return false }, nil)
 		require.NoError(t, err)
 		require.False(t, answer.Allowed, "not ready to wait")
 	})
