@@ -182,3 +182,20 @@ func TestTogetherTakesAllOrNothing(t *testing.T) {
 	require.True(t, Together(questions(), false))
 	require.Equal(t, 1, b.call("k", 1, false).Remaining, "a look takes nothing")
 }
+
+// TestHoldsLeaveNothingBehind: a key goes with its last hold, and an ID with its own.
+func TestHoldsLeaveNothingBehind(t *testing.T) {
+	h := &Holds{Held: NewHeld(), Limit: 3, Retry: time.Second}
+	take := func(id string, n int) Found {
+		q := []Question{{Limit: h, Key: "k", N: n, ID: id}}
+		require.Equal(t, id != "a" || n == 2, Together(q, true))
+		return q[0].Found
+	}
+	require.Equal(t, []Found{None, None, Same, Other}, []Found{take("", 1), take("a", 2), take("a", 2), take("a", 1)})
+	require.Equal(t, map[string]int{"k": 3}, h.held)
+	h.Release("k", "", 1)
+	h.Release("k", "a", 2)
+	h.Release("k", "a", 2)
+	require.Empty(t, h.held)
+	require.Empty(t, h.named)
+}
