@@ -90,3 +90,36 @@ func ExampleAllResult_Do() {
 	// places left while it runs: 0
 	// and then: 1 <nil>
 }
+
+func ExampleWaitAll() {
+	client := redisForExamples()
+	ctx := context.Background()
+	reports := ratelimit.Must(ratelimit.NewInFlight(client, 1, 30*time.Second, ratelimit.WithName("waited")))
+	running, _, _ := reports.TryAcquire(ctx, "tenant:42")
+
+	time.AfterFunc(10*time.Millisecond, func() { _ = running.Release(ctx) })
+	place, err := ratelimit.WaitAll(ctx, ratelimit.ClaimHold(reports, "tenant:42", 1))
+	if err != nil {
+		return // ctx has ended, or Redis is down
+	}
+	fmt.Println(place.Do(ctx, func(context.Context) error { return nil }, nil))
+	// Output: <nil>
+}
+
+// A job keeps its place when another process goes on with it.
+func ExampleClaim_As() {
+	client := redisForExamples()
+	ctx := context.Background()
+	jobs := ratelimit.Must(ratelimit.NewInFlight(client, 1, 30*time.Second, ratelimit.WithName("jobs")))
+	claim := ratelimit.ClaimHold(jobs, "tenant:42", 1).As("job:8f14e45f")
+
+	accepted, _ := ratelimit.TryAcquireAll(ctx, claim)
+	_ = accepted.Parts[0].Hold.HandOver(ctx) // to the worker, which gets the job's id
+
+	worker, err := ratelimit.TryAcquireAll(ctx, claim)
+	fmt.Println(worker.Allowed, worker.Repeated, err)
+	fmt.Println(worker.Do(ctx, func(context.Context) error { return nil }, nil))
+	// Output:
+	// true true <nil>
+	// <nil>
+}
