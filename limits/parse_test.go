@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/exact"
 )
 
 func TestEveryField(t *testing.T) {
@@ -102,20 +103,23 @@ func TestMistakes(t *testing.T) {
 
 // TestTheLargestLimits are those of the library.
 func TestTheLargestLimits(t *testing.T) {
+	file := func(text string, size int) []byte {
+		return []byte("limits:\n  a: " + strings.NewReplacer("RATE", fmt.Sprint(exact.Permits), "SIZE", fmt.Sprint(size)).Replace(text))
+	}
 	for _, text := range []string{
-		"{algorithm: token_bucket, rate: 1000000000000/d, burst: %s}",
-		"{algorithm: leaky_bucket, rate: 1000000000000/d, capacity: %s}",
-		"{algorithm: calendar_window, limit: %s, every: month, time_zone: UTC}",
-		"{algorithm: fixed_window, rate: 1000000000000/d, headroom: %s}",
+		"{algorithm: token_bucket, rate: RATE/d, burst: SIZE}",
+		"{algorithm: leaky_bucket, rate: RATE/d, capacity: SIZE}",
+		"{algorithm: calendar_window, limit: SIZE, every: month, time_zone: UTC}",
+		"{algorithm: fixed_window, rate: RATE/d, headroom: SIZE}",
 	} {
-		most := 1_000_000_000_000
+		most := exact.Permits
 		if strings.Contains(text, "headroom") {
 			most--
 		}
-		require.NoError(t, Check("x", fmt.Appendf(nil, "limits:\n  a: "+text, fmt.Sprint(most))))
-		require.Error(t, Check("x", fmt.Appendf(nil, "limits:\n  a: "+text, fmt.Sprint(most+1))), text)
+		require.NoError(t, Check("x", file(text, most)))
+		require.Error(t, Check("x", file(text, most+1)), text)
 	}
-	slow, fast := ratelimit.Rate{Count: 1_000_000_000_000, Period: 1<<61 + 1}, ratelimit.Rate{Count: 1_000_000_000_000, Period: 1 << 61}
+	slow, fast := ratelimit.Rate{Count: exact.Permits, Period: 1<<61 + 1}, ratelimit.Rate{Count: exact.Permits, Period: 1 << 61}
 	require.True(t, slower(slow, fast))
 	require.False(t, slower(fast, slow))
 	require.False(t, slower(slow, slow))
