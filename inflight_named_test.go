@@ -38,9 +38,9 @@ func TestTheSameHoldByItsID(t *testing.T) {
 		require.False(t, first.Repeated)
 		require.Equal(t, 1, first.Remaining)
 		s.Advance(4 * time.Second)
-		again, taken := holdAs(t, other, "job 1", 2)
-		require.True(t, again.Repeated)
-		require.Equal(t, ratelimit.Result{Allowed: true, Limit: 3, Window: 10 * time.Second, Remaining: 1, ResetAfter: 10*time.Second + late}, again.Result)
+		found, _ := holdAs(t, other, "job 1", 2)
+		require.True(t, found.Repeated)
+		require.Equal(t, ratelimit.Result{Allowed: true, Limit: 3, Window: 10 * time.Second, Remaining: 1, ResetAfter: 10*time.Second + late}, found.Result)
 		require.EqualValues(t, 2, s.Admin.ZCard(ctx, inFlightKey).Val())
 
 		_, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimHold(f, "k", 1).As("job 1"))
@@ -56,7 +56,7 @@ func TestTheSameHoldByItsID(t *testing.T) {
 		denied, _ := holdAs(t, f, "job 3", 1)
 		require.False(t, denied.Allowed)
 		require.Equal(t, 10*time.Second+late, denied.RetryAfter)
-		again, taken = holdAs(t, other, "job 1", 2)
+		again, taken := holdAs(t, other, "job 1", 2)
 		require.True(t, again.Repeated)
 		require.Equal(t, 0, again.Remaining)
 
@@ -186,7 +186,7 @@ func TestAHoldIsHandedOver(t *testing.T) {
 		return calls
 	}
 	require.Equal(t, []string{"hold 1 1 1 false", "release 0 -1 0 false", "extend 0 0 0 false"}, changes(one))
-	r, hold := holdAs(t, worker, "job", 1)
+	r, _ := holdAs(t, worker, "job", 1)
 	require.True(t, r.Repeated)
 	require.NoError(t, r.Do(ctx, func(context.Context) error { return nil }, nil))
 	require.Equal(t, []string{"hold 0 1 1 true", "release 0 -1 0 false"}, changes(two))
