@@ -188,8 +188,9 @@ func TestFairBucketsDecideAsTheSearchedRule(t *testing.T) {
 							}
 							require.NoError(t, ticket.Settle(ctx, int(n-back)))
 						}
-					case 2: // as many as are left, one by one; an epoch would end before the second one
-						if w.limit.Exists && w.now()-w.limit.Began >= w.rule.Epoch {
+					case 2: // as many as are left, one by one; the first one would end an epoch, or give room by changing a promise
+						had := w.tenants[tenant].Promise
+						if w.limit.Exists && w.now()-w.limit.Began >= w.rule.Epoch || had > 0 && had != p.promise {
 							continue
 						}
 						w.last = "upto"
