@@ -333,7 +333,8 @@ func TestAQueueOfSeveralLimits(t *testing.T) {
 		for range 4 {
 			got = append(got, <-answers)
 		}
-		require.Equal(t, []string{"200 10s", "200 20s", "429 20s", "200 30s"}, got)
+		slices.Sort(got) // two have their answer at the same instant
+		require.Equal(t, []string{"200 10s", "200 20s", "200 30s", "429 20s"}, got)
 	})
 }
 
