@@ -154,7 +154,7 @@ func (b Fair) wait(s share, n int64) int64 {
 	most := exact.CeilDiv(s.missing, b.flow)
 	return int64(sort.Search(int(most), func(passed int) bool {
 		s := b.after(s, int64(passed))
-		return b.level(s.missing)-b.pledge(s) >= needs || s.missing == 0 ||
+		return b.free(s) >= needs || s.missing == 0 ||
 			s.holds && s.own >= b.Ticks(n) && s.missing <= full-n*b.permit
 	}))
 }
@@ -182,9 +182,15 @@ func (b Fair) units(count int64) int64 {
 	return int64(units)
 }
 
-// pledge is the grains that are kept for promises, rounded up.
-func (b Fair) pledge(s share) int64 {
-	return s.pledged/b.permit*b.flow*100 + exact.CeilDiv(s.pledged%b.permit*b.flow*100, b.permit)
+// free is the level beyond what is promised. It is rounded once: it never falls while nobody takes.
+func (b Fair) free(s share) int64 {
+	room := b.Size*b.permit - s.missing
+	if s.promised == 0 || room <= 0 {
+		return b.level(s.missing)
+	}
+	free := room*Parts - s.pledged*b.flow
+	part := (free%b.permit + b.permit) % b.permit
+	return (free-part)/b.permit*100 + part*100/b.permit
 }
 
 // needs is the level, beyond what is promised, with which a request for n permits is allowed.
@@ -208,7 +214,7 @@ func (b Fair) left(s share) int64 {
 	if s.holds && s.own > 0 {
 		own = min(s.own*b.flow*b.Promise/(b.permit*Parts), level/grains)
 	}
-	level -= b.pledge(s)
+	level = b.free(s)
 	most := max(own, (level-s.kept)/grains-b.Spare())
 	if s.behind > 0 {
 		most = max(most, min(s.behind*b.Weight, level)/grains)

@@ -288,9 +288,10 @@ local function decide(key, operations)
         local part = room % permit
         local level = (room - part) / permit * 1000000
         if part > 0 then level = level + math.floor(part * 1000000 / permit) end
-        if promised > 0 then
-          part = pledged % permit
-          level = level - (pledged - part) / permit * flow * 100 - math.ceil(part * flow * 100 / permit)
+        if promised > 0 and room > 0 then -- rounded once: it never falls while nobody takes
+          local free = room * 10000 - pledged * flow
+          part = free % permit
+          level = (free - part) / permit * 100 + math.floor(part * 100 / permit)
         end
         if cost <= behind then
           allowed = (behind - behind % cost) / cost

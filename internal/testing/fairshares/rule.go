@@ -70,9 +70,14 @@ type view struct {
 	own, takes              int64 // ticks of what the tenant is promised; what a call takes of it
 }
 
-// pledge is so much of what is promised in grains, rounded up.
-func (r *Rule) pledge(parts int64) int64 {
-	return ceil(parts*r.Flow*(r.Grain/max(r.Parts, 1)), r.Permit)
+// free is the level beyond what is promised, in grains. It is rounded once: it never falls while nobody takes, as no more
+// than the whole rule is promised.
+func (r *Rule) free(missing, pledged int64) int64 {
+	room := r.Burst*r.Permit - missing
+	if room <= 0 {
+		pledged = 0
+	}
+	return floor(room*r.Grain-pledged*r.Flow*(r.Grain/max(r.Parts, 1)), r.Permit)
 }
 
 func (r *Rule) look(l *Limit, t *Tenant, now, n, weight int64) view {
@@ -142,12 +147,9 @@ func (r *Rule) kind(v *view) kind {
 	return ahead
 }
 
-// needs is the level, in grains, with which a call for n permits is allowed without a promise.
+// needs is the level, in grains and beyond what is promised, with which a call for n permits is allowed without a promise.
 func (r *Rule) needs(v *view, n int64) int64 {
 	grains := n * r.Grain
-	if !r.Unkept {
-		grains += r.pledge(v.pledged)
-	}
 	switch kind := r.kind(v); {
 	case kind == behind:
 		return min(grains, r.Burst*r.Grain)
@@ -192,7 +194,11 @@ func (r *Rule) Call(l *Limit, t *Tenant, now, n, weight, promise int64) Answer {
 
 // allows reports whether a call is allowed, and how: first without the promise.
 func (r *Rule) allows(v *view, t *Tenant, n, promise int64) (kind, bool) {
-	if v.level >= r.needs(v, n) {
+	pledged := v.pledged
+	if r.Unkept {
+		pledged = 0
+	}
+	if v.missing == 0 || r.free(v.missing, pledged) >= r.needs(v, n) {
 		return r.kind(v), true
 	}
 	return promised, v.takes > 0 && t.Promise == promise && v.takes <= v.own && v.level >= n*r.Grain
@@ -310,6 +316,8 @@ func (r *Rule) GiveBack(l *Limit, t *Tenant, now, n, weight int64) {
 	t.Had -= n * r.Grain / weight
 	l.Owed += n * r.Grain
 }
+
+func floor(a, b int64) int64 { return -ceil(-a, b) }
 
 func ceil(a, b int64) int64 {
 	if a <= 0 {

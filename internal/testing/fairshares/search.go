@@ -255,12 +255,12 @@ func (s *Scope) check(w *World) string {
 			}
 		}
 	}
-	level := (r.Burst*r.Permit - l.Missing) * r.Grain / r.Permit
+	free := r.free(l.Missing, l.Pledged)
 	switch {
 	case pledged > l.Pledged:
 		return fmt.Sprintf("%d are promised, and %d are kept", pledged, l.Pledged)
-	case r.pledge(l.Pledged) > level:
-		return fmt.Sprintf("%d grains are promised, and %d are left", r.pledge(l.Pledged), level)
+	case free < 0:
+		return fmt.Sprintf("%d grains more are promised than are left", -free)
 	}
 	stepped := false
 	for _, p := range s.Pauses {
@@ -272,15 +272,15 @@ func (s *Scope) check(w *World) string {
 	if 2*l.Most > r.Kept*r.Grain/max(l.Counts+l.Left, 1) || stepped {
 		return "" // calls are larger than a share: nothing is promised
 	}
-	owed := r.pledge(l.Pledged)
+	owed := int64(0)
 	for i, t := range w.Tenants {
 		if w.counted(i) {
 			v := r.look(l, &t, w.Now, 1, t.Weight)
 			owed += max(v.behind, 0) * t.Weight
 		}
 	}
-	if owed > level {
-		return fmt.Sprintf("%d grains are owed, and %d are left", owed, level)
+	if owed > free {
+		return fmt.Sprintf("%d grains are owed, and %d are left", owed, free)
 	}
 	return ""
 }
