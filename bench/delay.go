@@ -46,7 +46,7 @@ func far(ctx context.Context, h *host, server *redistest.Server, all []contestan
 	}
 	entrants = slices.DeleteFunc(entrants, func(e entrant) bool { return e.verdict != allowed })
 	proxy.Delay(eachWay)
-	o.duration = max(o.duration, 25*eachWay) // or hardly a call is answered
+	o.duration = max(o.duration, 100*eachWay) // or, on a busy machine, hardly a call is answered
 
 	d := &distance{saturated: results{}, half: map[cell]map[string][]latencySample{}, rate: map[cell]float64{}}
 	for round := range o.rounds {

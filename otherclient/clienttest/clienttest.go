@@ -238,6 +238,7 @@ func take(t *testing.T, l ratelimit.Limiter, key string) ratelimit.Result {
 // A server is a Redis behind a listener that can lose and hold replies, and counts scripts.
 type server struct {
 	redis    *miniredis.Miniredis
+	behind   string // its address, which it knows only until it ends
 	listener net.Listener
 	lose     atomic.Bool  // close a connection instead of passing on the reply to a script
 	hold     sync.RWMutex // locked: no reply is passed on
@@ -251,7 +252,8 @@ func newServer(t *testing.T) *server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &server{redis: miniredis.RunT(t), listener: listener}
+	redis := miniredis.RunT(t)
+	s := &server{redis: redis, behind: redis.Addr(), listener: listener}
 	t.Cleanup(func() { _ = listener.Close() })
 	go func() {
 		for {
@@ -269,7 +271,7 @@ func (s *server) addr() string { return s.listener.Addr().String() }
 
 func (s *server) serve(from net.Conn) {
 	defer func() { _ = from.Close() }()
-	to, err := net.Dial("tcp", s.redis.Addr())
+	to, err := net.Dial("tcp", s.behind)
 	if err != nil {
 		return
 	}
