@@ -2,6 +2,7 @@
 
 MODULES     = $(sort $(dir $(shell find . -name go.mod)))
 TESTFLAGS  ?=
+PACKAGES   ?= ./...
 # With the newest of what go.mod requires: make test MODULES=./ MODFILE=.ci/newest.mod TAGS=newest
 MODFILE    ?=
 TAGS       ?=
@@ -31,7 +32,7 @@ quick: ## the quick tests that need no server, in half a minute; the last line s
 	@$(GOTEST) -short $(TESTFLAGS) ./...
 
 test: ## test every module; TESTFLAGS="-race -shuffle=on" as in CI; RATELIMIT_LONG=1 for every repetition
-	@$(GOTEST) -timeout 15m $(TESTFLAGS) ./...
+	@$(GOTEST) -timeout 15m $(TESTFLAGS) $(PACKAGES)
 
 servers: ## install later servers, and print the values of REDISTEST_SERVER for them
 	@.ci/servers
