@@ -310,7 +310,7 @@ func (r AllResult) finish(ctx context.Context, used func(PartResult) int, holds 
 		defer cancel()
 		ctx = bounded
 	}
-	if len(holds) == 1 && used == nil && !slices.ContainsFunc(r.Parts, func(p PartResult) bool { return p.Ticket.leases() }) {
+	if len(holds) == 1 && used == nil && !r.leases() {
 		return nil, await.Safely(func() error { return holds[0].Release(ctx) })
 	}
 	var tickets, releases [maxGroup]error
@@ -393,7 +393,7 @@ func (r AllResult) Do(ctx context.Context, work func(ctx context.Context) error,
 			inner = k.ctx
 		}
 	}
-	stopKeeping = keepTickets(ctx, r.Parts)
+	stopKeeping = r.keepTickets(ctx)
 	began = true
 	return work(inner)
 }

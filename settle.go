@@ -3,18 +3,14 @@ package ratelimit
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
-	"strconv"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/tryacquire/ratelimit/internal/decision"
 	"github.com/tryacquire/ratelimit/internal/exact"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
-	"github.com/tryacquire/ratelimit/internal/scripts"
 )
 
 // A Settler takes an estimate first and settles the true cost afterwards, for work whose cost is known only when
@@ -312,9 +308,6 @@ var errNoTicket = invalidConfig("there is no ticket; Estimate returns one when i
 
 func (t *Ticket) made() bool { return t != nil && t.from != nil }
 
-// leases reports whether there is a ticket with a lease.
-func (t *Ticket) leases() bool { return t != nil && t.lease != nil }
-
 // whole is taken, for those who do not have the lock.
 func (t *Ticket) whole() int {
 	t.mu.Lock()
@@ -388,156 +381,6 @@ func (c *limiterCore) settle(ctx context.Context, t *Ticket, o *Observation) sen
 	return reply.Batch
 }
 
-// A ticketLease is the lease of a limiter's tickets.
-type ticketLease struct {
-	lease  time.Duration
-	prefix string // of their specs: how they are given back, and the lease in microseconds
-}
-
-// How a ticket is given back, see the block begin of tickets.lua.
-const (
-	byPlace   = "0/" // the words of the ticket say where
-	byInstant = "1/" // the instant, for exact returns
-	byNumber  = "2/"
-)
-
-const idLength = 16 // digits of five bits
-
-// withTickets is the algorithm of a limiter whose tickets have a lease, if the settings ask for that.
-func (a algorithm) withTickets(s *settings) (algorithm, error) {
-	if s.ticketLease == 0 {
-		return a, nil
-	}
-	if s.clock != nil {
-		return a, invalidConfig("WithTicketLease: leases end by the server's clock; leave WithClock out")
-	}
-	of := scripts.WithTickets(a.scripts.Name)
-	if of == nil {
-		return a, invalidConfig("WithTicketLease: the bucket refills in steps, or one number does not hold its state; " +
-			"use a smaller burst, or a rate of fewer permits in a shorter period, and leave WithRefillEvery out")
-	}
-	how := byPlace
-	switch {
-	case a.scripts.Name != "bucket":
-	case s.exactly:
-		how = byInstant
-	default:
-		how = byNumber
-	}
-	a.tickets = &ticketLease{s.ticketLease, how + strconv.FormatInt(s.ticketLease.Microseconds(), 10) + "/"}
-	a.explainer = ticketed{a.explainer, a.words()}
-	a.scripts, a.unpack, a.inWords = of, nil, nil
-	a.cost.Key, a.cost.Back = a.cost.Key+2, a.cost.Back+4
-	return a, nil
-}
-
-// ticketed explains words of which one more says when tickets that end make room.
-type ticketed struct {
-	decision.Explainer
-	soon int // its position
-}
-
-// Explain is that of a decision.Explainer.
-func (e ticketed) Explain(words []int64, n, taken int64, allowed bool) decision.Result {
-	r := e.Explainer.Explain(words[:e.soon], n, taken, allowed)
-	if soon := words[e.soon]; !allowed && soon > 0 {
-		r.RetryAfter = min(r.RetryAfter, exact.Duration(soon))
-	}
-	return r
-}
-
-// A ticketState is what a ticket with a lease has in Redis.
-type ticketState struct {
-	*ticketLease
-	spec string // as the scripts read it: how it is given back, its lease and its id
-	gone int    // of its permits, those of a window that is over
-	lost bool   // it was given back
-}
-
-// unbegun is a ticket of key that has no permits yet, nil if tickets have no lease.
-func (c *limiterCore) unbegun(key string) *Ticket {
-	if c.tickets == nil {
-		return nil
-	}
-	s := &ticketState{ticketLease: c.tickets, spec: c.tickets.prefix + rand.Text()[:idLength]}
-	return &Ticket{from: c, key: key, lease: s}
-}
-
-// began makes t the ticket of n permits whose words end with where they are. ok is false if there are too many tickets.
-func (t *Ticket) began(n int, words []int64) (ok bool) {
-	t.n, t.where, t.which = n, words[len(words)-2], words[len(words)-1]
-	return t.which != tooMany
-}
-
-// name is what operations.lua reads of the ticket: how it is given back, and its name in Redis.
-func (t *Ticket) name() string {
-	to := make([]byte, 0, 80)
-	to = append(append(to, t.lease.spec[0]), '/')
-	to = append(strconv.AppendInt(to, int64(t.n-t.lease.gone), 10), '/')
-	to = append(strconv.AppendInt(to, t.where, 10), '/')
-	to = append(strconv.AppendInt(to, t.which, 10), '/')
-	return string(append(to, t.lease.spec[2:]...))
-}
-
-// leased is an operation on a ticket.
-func (t *Ticket) leased(op redisexec.Op, n int) redisexec.Operation {
-	name := t.lease.spec
-	if op != redisexec.Begin {
-		name = t.name()
-	}
-	return redisexec.Operation{Op: op, N: n, Times: 1, Detail: &redisexec.Detail{Ticket: name}}
-}
-
-// tooMany is the second word of a ticket of which there are too many.
-const tooMany = -1
-
-// begin is an estimate with a lease.
-func (c *limiterCore) begin(ctx context.Context, o *Observation) (*Ticket, sending) {
-	t := c.unbegun(o.Key)
-	reply, err := c.operate(ctx, o.Key, t.leased(redisexec.Begin, o.N))
-	if err != nil {
-		o.Err = c.failed(ctx, o.Key, err)
-		return nil, reply.Batch
-	}
-	defer reply.Done()
-	if !t.began(o.N, reply.Words) {
-		o.Err = c.failed(ctx, o.Key, ErrTooManyTickets)
-		return nil, reply.Batch
-	}
-	if o.Result = c.inRun(reply.Words[:c.exec.Words], int64(o.N), 0); !o.Result.Allowed {
-		return nil, reply.Batch
-	}
-	return t, reply.Batch
-}
-
-// settleLeased settles a ticket with a lease, or charges all that was used if the ticket was given back.
-func (c *limiterCore) settleLeased(ctx context.Context, t *Ticket, o *Observation) sending {
-	used := max(o.N-t.lease.gone, 0)
-	reply, err := c.operate(ctx, t.key, t.leased(redisexec.Settle, used))
-	if err != nil {
-		o.Err = c.failed(ctx, t.key, err)
-		return reply.Batch
-	}
-	defer reply.Done()
-	became := reply.Words[0]
-	t.lease.lost = became == redisexec.LateCharged || became == redisexec.LateUnused
-	switch became {
-	case redisexec.LateCharged:
-		c.charged(ctx, reply.Words[1:], used, 0, o)
-	case redisexec.Charged:
-		c.charged(ctx, reply.Words[1:], o.N-t.n, 0, o)
-	}
-	return reply.Batch
-}
-
-// late is the error of a settlement after the ticket had been given back, nil if it was in time.
-func (t *Ticket) late(actual int) error {
-	if t.lease == nil || !t.lease.lost {
-		return nil
-	}
-	return t.from.about(t.key, fmt.Errorf("%w: the estimate had been given back, and %d permits were charged", ErrLeaseLost, actual))
-}
-
 // settleParts settles what a ticket without a lease has taken in parts: the last ones first. back is how many permits come back.
 func (t *Ticket) settleParts(ctx context.Context, o *Observation, back int) (sent sending) {
 	parts := append([]*Ticket{t}, t.more...)
@@ -553,48 +396,4 @@ func (t *Ticket) settleParts(ctx context.Context, o *Observation, back int) (sen
 	}
 	o.Err = errors.Join(errs...)
 	return sent
-}
-
-// Extend begins the ticket's lease again, from now. ErrLeaseLost means that the lease had ended, and that the permits were given
-// back; Settle then charges what was used. A lease that has ended can be extended until the next call of the key. Without a lease
-// ([WithTicketLease]), Extend does nothing.
-func (t *Ticket) Extend(ctx context.Context) error {
-	if !t.made() {
-		return errNoTicket
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.lease == nil {
-		return nil
-	}
-	o := Observation{Call: callExtend, Key: t.key, N: t.n}
-	o.Err = t.checkMore(ctx)
-	t.from.observers().observed(ctx, &o, func() sending { return t.from.(*limiterCore).renew(ctx, t, &o) })
-	return o.Err
-}
-
-// checkMore returns an error if nothing can be done with the ticket but to settle it.
-func (t *Ticket) checkMore(ctx context.Context) error {
-	switch err := ctx.Err(); {
-	case err != nil:
-		return t.from.about(t.key, err)
-	case t.settled.Load():
-		return t.from.about(t.key, ErrSettled)
-	case t.lease != nil && t.lease.lost:
-		return t.from.about(t.key, ErrLeaseLost)
-	}
-	return nil
-}
-
-func (c *limiterCore) renew(ctx context.Context, t *Ticket, o *Observation) sending {
-	reply, err := c.operate(ctx, t.key, t.leased(redisexec.Renew, 1))
-	if err != nil {
-		o.Err = c.failed(ctx, t.key, err)
-		return reply.Batch
-	}
-	defer reply.Done()
-	if reply.Words[0] == 0 {
-		t.lease.lost, o.Err = true, c.about(t.key, ErrLeaseLost)
-	}
-	return reply.Batch
 }

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -18,6 +19,7 @@ import (
 	"github.com/tryacquire/ratelimit/internal/testing/fakes"
 	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 	"github.com/tryacquire/ratelimit/internal/testing/model"
+	"github.com/tryacquire/ratelimit/ratelimittest"
 )
 
 const ticketLease = 10 * time.Second
@@ -343,6 +345,62 @@ func TestDoSettlesATicket(t *testing.T) {
 	require.ErrorIs(t, estimated(t, l, 5).Do(ctx, nil, used), ratelimit.ErrInvalidConfig)
 	require.ErrorIs(t, estimated(t, l, 5).Do(ctx, func(context.Context) error { return nil }, nil), ratelimit.ErrInvalidConfig)
 	require.ErrorIs(t, (*ratelimit.Ticket)(nil).Do(ctx, func(context.Context) error { return nil }, used), ratelimit.ErrInvalidConfig)
+}
+
+// TestDoKeepsTheLeases of all claims: each is extended when a third of it is over, the first time too if Do began late, and
+// again soon after a try that failed.
+func TestDoKeepsTheLeases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		env := ratelimittest.New(t)
+		start := time.Now()
+		var mu sync.Mutex
+		extended := map[string][]string{}
+		observer := ratelimit.WithObserver(func(_ context.Context, o ratelimit.Observation) {
+			if o.Call == "extend" {
+				mu.Lock()
+				defer mu.Unlock()
+				at := time.Since(start).String()
+				if o.Err != nil {
+					at += " failed"
+				}
+				extended[o.Limiter] = append(extended[o.Limiter], at)
+			}
+		})
+		month := ratelimit.Must(ratelimit.NewCalendarWindow(env.Client(), 10, ratelimit.Monthly(1, time.UTC),
+			ratelimit.WithName("month"), ratelimit.WithTicketLease(36*time.Second), observer))
+		bucket := ratelimit.Must(ratelimit.NewTokenBucket(env.Client(), ratelimit.Per(1, 24*time.Hour), 10,
+			ratelimit.WithName("bucket"), ratelimit.WithTicketLease(12*time.Second), observer))
+		places := ratelimit.Must(ratelimit.NewInFlight(env.Client(), 1, 24*time.Second, ratelimit.WithName("places"), observer))
+		all, err := ratelimit.TryAcquireAll(t.Context(), ratelimit.ClaimOf(month, "k", 5).Estimate(),
+			ratelimit.ClaimOf(bucket, "k", 5).Estimate(), ratelimit.ClaimHold(places, "k", 1))
+		require.NoError(t, err)
+		require.True(t, all.Allowed)
+		time.Sleep(11 * time.Second)
+		err = all.Do(t.Context(), func(ctx context.Context) error {
+			for range 8 {
+				time.Sleep(5 * time.Second)
+				require.NoError(t, ctx.Err())
+				require.Equal(t, 5, left(t, month))
+				require.Equal(t, 5, left(t, bucket))
+				require.Zero(t, must(t)(places.Peek(ctx, "k")).Remaining)
+			}
+			time.Sleep(1500 * time.Millisecond)
+			env.Down()
+			time.Sleep(5 * time.Second)
+			env.Up()
+			time.Sleep(3 * time.Second)
+			return nil
+		}, func(ratelimit.PartResult) int { return 2 })
+		require.NoError(t, err, "no lease was lost")
+		require.Equal(t, map[string][]string{
+			"month":  {"12s", "24s", "36s", "48s", "1m0s"},
+			"bucket": {"11s", "15s", "19s", "23s", "27s", "31s", "35s", "39s", "43s", "47s", "51s", "55s failed", "56s failed", "57s failed", "58s"},
+			"places": {"11s", "19s", "27s", "35s", "43s", "51s", "59s"},
+		}, extended)
+		require.Equal(t, 8, left(t, month))
+		require.Equal(t, 8, left(t, bucket))
+		require.Equal(t, 1, must(t)(places.Peek(t.Context(), "k")).Remaining)
+	})
 }
 
 // TestMergedTicketsAddUp: callers of many goroutines estimate, take more, extend, settle and forget tickets of a few keys, alone
