@@ -25,7 +25,7 @@ import (
 //
 // The limiter and the pause decide together: while a key is paused, nothing is taken from the limiter. A call costs as
 // much as one of an [All] of both, and a denial by the limiter a second round trip, for the strike. If that one fails,
-// the denial stands and the strike is lost. The Result of a denial is that of the limiter or of the pause, whichever
+// the denial stands, and the episode's next denial brings the strike, unless Redis has counted it. The Result of a denial is that of the limiter or of the pause, whichever
 // lasts longer.
 //
 // Several Bans can have one pause, and count their strikes together. TryAcquireUpTo asks the pause first. Charge asks
