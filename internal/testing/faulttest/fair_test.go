@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"sync"
@@ -74,7 +75,6 @@ const fairWorkerEnv = "RATELIMIT_TEST_FAIR_WORKER"
 type fairWork struct {
 	Addr    string
 	Process int
-	Start   int64
 	For     time.Duration
 	Taken   int
 	Ended   int64
@@ -99,9 +99,12 @@ func TestFairWorkerProcess(t *testing.T) {
 	defer client.Close()
 	l, err := fairLimit(t, client).Weight(1 + w.Process%2)
 	require.NoError(t, err)
-	begin := time.Unix(0, w.Start)
-	time.Sleep(time.Until(begin)) // so that the processes meet
-	for time.Since(begin) < w.For {
+	require.NoError(t, client.Ping(ctx).Err())
+	results := json.NewEncoder(os.NewFile(3, "results"))
+	require.NoError(t, results.Encode("ready"))
+	_, err = os.Stdin.Read(make([]byte, 1)) // its end: all are ready
+	require.ErrorIs(t, err, io.EOF)
+	for begin := time.Now(); time.Since(begin) < w.For; {
 		r, err := l.TryAcquire(ctx, fmt.Sprintf("{limit}:%d", w.Process))
 		require.NoError(t, err)
 		if r.Allowed {
@@ -111,7 +114,7 @@ func TestFairWorkerProcess(t *testing.T) {
 		time.Sleep(min(r.RetryAfter, 5*time.Millisecond))
 	}
 	w.Ended = time.Now().UnixNano()
-	require.NoError(t, json.NewEncoder(os.NewFile(3, "results")).Encode(w))
+	require.NoError(t, results.Encode(w))
 }
 
 // TestProcessesShareOneLimit: each is a tenant, of weight 1 or 2, and always asks. With RATELIMIT_LONG there are 64.
@@ -122,31 +125,37 @@ func TestProcessesShareOneLimit(t *testing.T) {
 		length = 20 * time.Second
 	}
 	server := redistest.Start(t)
-	start := time.Now().Add(1500 * time.Millisecond).UnixNano()
 	all := make([]fairWork, processes)
-	var running sync.WaitGroup
+	begin, start, err := os.Pipe()
+	require.NoError(t, err)
+	defer begin.Close()
+	var running, preparing sync.WaitGroup
+	preparing.Add(processes)
 	for p := range all {
 		running.Go(func() {
-			job, err := json.Marshal(fairWork{Addr: server.Addr(), Process: p, Start: start, For: length})
+			job, err := json.Marshal(fairWork{Addr: server.Addr(), Process: p, For: length})
 			if err != nil {
 				t.Error(err)
-				return
 			}
 			read, write, err := os.Pipe()
 			if err != nil {
 				t.Error(err)
-				return
 			}
 			defer read.Close()
 			var printed bytes.Buffer
 			cmd := exec.Command(os.Args[0], "-test.run=^TestFairWorkerProcess$", "-test.timeout=2m")
 			cmd.Env = append(os.Environ(), fairWorkerEnv+"="+string(job))
 			cmd.ExtraFiles = []*os.File{write}
-			cmd.Stdout, cmd.Stderr = &printed, &printed
+			cmd.Stdin, cmd.Stdout, cmd.Stderr = begin, &printed, &printed
 			err = cmd.Start()
 			_ = write.Close()
+			results, ready := json.NewDecoder(read), ""
 			if err == nil {
-				err = json.NewDecoder(read).Decode(&all[p])
+				err = results.Decode(&ready)
+			}
+			preparing.Done()
+			if err == nil {
+				err = results.Decode(&all[p])
 				_ = cmd.Wait()
 			}
 			if err != nil {
@@ -154,6 +163,9 @@ func TestProcessesShareOneLimit(t *testing.T) {
 			}
 		})
 	}
+	preparing.Wait()
+	began := time.Now()
+	require.NoError(t, start.Close())
 	running.Wait()
 	taken, ended, share, squares := 0, int64(0), 0.0, 0.0
 	for p, w := range all {
@@ -162,8 +174,11 @@ func TestProcessesShareOneLimit(t *testing.T) {
 		share, squares = share+each, squares+each*each
 		require.Positive(t, w.Taken, "process %d", p)
 	}
-	took := time.Duration(ended - start).Seconds()
+	took := time.Duration(ended - began.UnixNano()).Seconds()
 	require.LessOrEqual(t, taken, 400+int(took*1000)+1, "of all, in %.3f s", took)
-	t.Logf("%d processes took %d in %.1f s, %.1f %% of the rule; Jain by weight %.3f", processes, taken, took,
-		100*float64(taken)/(400+took*1000), share*share/(float64(processes)*squares))
+	left, err := state.Read(ctx, server.Client(t), []string{"ratelimit:default:fairtokenbucket:{limit}"}, 0)
+	require.NoError(t, err)
+	came := time.Since(began).Seconds() * 1000
+	t.Logf("%d processes took %d in %.1f s: %.1f %% of what came; Jain by weight %.3f", processes, taken, took,
+		100*(float64(taken)-float64(left[0].Used))/came, share*share/(float64(processes)*squares))
 }
