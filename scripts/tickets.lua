@@ -127,7 +127,7 @@ size = size + 1
 -- Behind the store, which has just set ttl: tickets are kept for as long as their permits can count, and for their leases.
 if outstanding then
   ttl = math.max(ttl + margin, kept) + 4
-  if first or redis.call('PTTL', held) < ttl then redis.call('PEXPIRE', held, ttl - ttl % 2 + 951) end -- odd, see bucket.lua
+  if first or redis.call('PTTL', held) < ttl then redis.call('PEXPIRE', held, string.format('%d', ttl + 950)) end
 end
 -- </keep>
 
@@ -152,7 +152,9 @@ if allowed > 0 then
   end
   out[size + 1] = where
   out[size + 2] = which
-  redis.call('ZADD', held, now + lease, string.format('%d/%d/%d/%s/%s', total, where, which, lease, id))
+  -- A number costs Redis more than its text, and a format more than to join texts; total has less than 14 digits.
+  local place = how == '2' and '0/0' or string.format('%d/%d', where, which)
+  redis.call('ZADD', held, string.format('%d', now + lease), total .. '/' .. place .. '/' .. lease .. '/' .. id)
   first = first or not outstanding
   outstanding = true
   kept = lease / 1000
@@ -173,7 +175,7 @@ if fresh then
   id = own
   stop = further
 elseif kind == 'u' then
-  local name, of, where, by, further = string.match(operations, '^%d+u%d/((%d+)/(%d+)/(%d+)/%d+/%w+),?()', begin)
+  local name, of, where, by, further = string.match(operations, '^%d+u%d/((%d+)/(%d+)/(%d+)/[^,]*),?()', begin)
   stop = further
   local found = call('ZREM', tickets, name)
   if type(found) == 'table' then return found end
