@@ -85,3 +85,20 @@ func TestDeny(t *testing.T) {
 	require.Equal(t, 429, w.Code, "it denies whatever the decision says")
 	require.Equal(t, "1", w.Header().Get("Retry-After"))
 }
+
+// TestFieldsOfAnAnswerOfYourOwn: Set writes what Deny would, and nothing else.
+func TestFieldsOfAnAnswerOfYourOwn(t *testing.T) {
+	t.Parallel()
+	d := httplimit.Decision{Policy: "tokens", Unit: "tokens", Bucket: true, Result: ratelimit.Result{
+		Limit: 100, Window: time.Minute, Remaining: 7, RetryAfter: 1500 * time.Millisecond,
+	}}
+	h := http.Header{}
+	httplimit.Draft11().Set(h, d)
+	require.Equal(t, http.Header{
+		"Ratelimit-Policy": {`"tokens";q=100;qu="tokens";w=60`},
+		"Ratelimit":        {`"tokens";r=7;t=2`},
+	}, h)
+	h = http.Header{}
+	httplimit.Fields{}.Set(h, d)
+	require.Empty(t, h)
+}

@@ -64,6 +64,14 @@ const (
 	nameExpose     = "Access-Control-Expose-Headers"
 )
 
+// Set sets the fields of a decision, for answers that this package does not write: those of a service's own format, to which
+// [Deny] does not fit, and of calls for which a handler has asked limiters itself. It does not set Retry-After.
+func (f Fields) Set(h http.Header, d Decision) {
+	if f.write != nil {
+		f.write(h, d)
+	}
+}
+
 // writeDraft11 writes the values of each limit.
 func writeDraft11(h http.Header, d Decision) {
 	if d.Parts == nil {
