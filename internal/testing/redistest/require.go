@@ -17,6 +17,8 @@ const (
 // packages maps a program to its Debian package, if the package has another name.
 var packages = map[string]string{
 	"redis-cli": "redis-tools",
+	"node":      "nodejs",
+	"tsc":       "node-typescript",
 }
 
 // Require skips the test when one of the programs is not installed, and says what to install. With CI=true in the
