@@ -93,3 +93,13 @@ func (s stage) expect(want string, r *pb.RateLimitRequest) {
 	s.t.Helper()
 	require.Equal(s.t, want, s.ask(r), "%v", time.Now().UTC())
 }
+
+// replaced is text with each key, which it must have, replaced.
+func replaced(t *testing.T, text string, by map[string]string) string {
+	t.Helper()
+	for old, new := range by {
+		require.Contains(t, text, old)
+		text = strings.ReplaceAll(text, old, new)
+	}
+	return text
+}

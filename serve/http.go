@@ -5,7 +5,6 @@ import (
 	"net/http"
 
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 )
@@ -32,11 +31,7 @@ func (s *Service) JSON() http.Handler {
 		}
 		answer, err := s.ShouldRateLimit(r.Context(), &request)
 		if err != nil {
-			code := http.StatusServiceUnavailable
-			if c := status.Code(err); c == codes.InvalidArgument || c == codes.Unimplemented {
-				code = http.StatusBadRequest
-			}
-			http.Error(w, status.Convert(err).Message(), code)
+			http.Error(w, status.Convert(err).Message(), statusOf(err))
 			return
 		}
 		text, err := protojson.Marshal(answer)
@@ -45,9 +40,7 @@ func (s *Service) JSON() http.Handler {
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
-		for _, h := range answer.GetResponseHeadersToAdd() {
-			w.Header().Set(h.GetKey(), h.GetValue())
-		}
+		addHeaders(w.Header(), answer)
 		if answer.GetOverallCode() == pb.RateLimitResponse_OVER_LIMIT {
 			w.WriteHeader(http.StatusTooManyRequests)
 		}

@@ -21,7 +21,7 @@ import (
 // Listeners are where Run listens. A nil one is left out.
 type Listeners struct {
 	GRPC    net.Listener // envoy.service.ratelimit.v3.RateLimitService, and grpc.health.v1.Health
-	HTTP    net.Listener // POST /json, and GET /healthcheck
+	HTTP    net.Listener // POST /json, GET /auth and GET /healthcheck
 	Metrics net.Listener // GET /metrics
 }
 
@@ -56,6 +56,7 @@ func Run(ctx context.Context, c redis.UniversalClient, o Options, on Listeners, 
 
 	web := http.NewServeMux()
 	web.Handle("/json", s.JSON())
+	web.Handle("/auth", s.Auth())
 	web.Handle("/healthcheck", h)
 	metrics := http.NewServeMux()
 	metrics.Handle("/metrics", s.Metrics())
