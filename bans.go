@@ -102,17 +102,22 @@ func (b *Bans) Reset(ctx context.Context, key string) error {
 
 func (b *Bans) rank() int { return rankBans }
 
-// claims adds a claim of the Bans without them, and if one decision is about both, one on the pause.
-func (b *Bans) claims(to []Claim, op *operation, claim Claim) []Claim {
-	if op == pause || op == resume {
+// divide adds a claim of the Bans without them, and if one decision is about both, one on the pause.
+func (b *Bans) divide(to []Claim, c *call, claim Claim) ([]Claim, error) {
+	switch {
+	case b.by == nil:
+		return nil, errUnmade
+	case c.op == reserve && !c.orAtOnce:
+		return nil, errNoReserve
+	case c.op == pause || c.op == resume:
 		claim.by(b.pause)
-		return append(to, claim)
+		return append(to, claim), nil
 	}
 	claim.by(b.limiter)
-	if to = append(to, claim); op == acquire || op == look {
+	if to = append(to, claim); c.op == acquire || c.op == look {
 		to = append(to, Claim{limiter: &b.pause.core, key: claim.key, n: 1})
 	}
-	return to
+	return to, nil
 }
 
 // around decides a claim of Bans as two, of which the second is on the pause, and counts a strike if the first is denied.
@@ -127,12 +132,11 @@ func (*Bans) around(ctx context.Context, c *call, own claimSet) outcome {
 			claims = append(claims, claim)
 			continue
 		}
-		b := claim.outer.(*Bans)
-		if b.by == nil {
-			return failedWith(errUnmade)
+		bans[i] = claim.outer.(*Bans)
+		var err error
+		if claims, err = bans[i].divide(claims, c, claim); err != nil {
+			return failedWith(err)
 		}
-		bans[i] = b
-		claims = b.claims(claims, c.op, claim)
 		places[i][1] = len(claims) - 1
 	}
 	inner := *c
@@ -145,8 +149,6 @@ func (*Bans) around(ctx context.Context, c *call, own claimSet) outcome {
 		take := *c
 		take.op = acquire
 		return c.reservedAtOnce(take.decide(ctx))
-	case c.op == reserve:
-		return failedWith(errNoReserve)
 	default:
 		return inner.decide(ctx)
 	}

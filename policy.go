@@ -39,6 +39,12 @@ type picker interface {
 	of(ctx context.Context, key string) (any, error) // what is picked
 }
 
+// A divider is a policy that makes one claim, or two, of one.
+type divider interface {
+	policy
+	divide(to []Claim, c *call, claim Claim) ([]Claim, error) // adds them
+}
+
 // The ranks. A denial from memory needs no Redis, and so comes before an outage. The rest of the order is that
 // which docs/composing.md advises.
 const (
@@ -421,14 +427,10 @@ func (c *call) within(pick func(p picker, at int) (any, error)) (inside, seconda
 			primary, secondary := p.sides()
 			inside.add(claim, primary)
 			secondaries.add(claim, secondary)
-		case *Bans:
-			switch {
-			case p.by == nil:
-				return nil, nil, errUnmade
-			case c.op == reserve && !c.orAtOnce:
-				return nil, nil, errNoReserve
+		case divider:
+			if inside.claims, err = p.divide(inside.claims, c, claim); err != nil {
+				return nil, nil, err
 			}
-			inside.claims = p.claims(inside.claims, c.op, claim)
 		default:
 			k := kindOf(p)
 			if k.absent || k.inside == nil {
