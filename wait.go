@@ -65,12 +65,8 @@ func (w waiter) all(ctx context.Context, claims []Claim) (r AllResult, err error
 		return false, d
 	}
 	line := lineOf(claims)
-	busy := waiting.InFlight.Busy(line)
-	wait.Again() // in the line is an attempt too
-	if !busy {
-		if done, _ := ask(); done {
-			return r, err
-		}
+	if waiting.InFlight.AtOnce(wait, line, ask) {
+		return r, err
 	}
 	if end := waiting.InFlight.InTurn(ctx, wait, line, ask); end != nil {
 		if !asked { // the limiters report that ctx has ended, and Redis is not asked
@@ -88,12 +84,9 @@ func (w waiter) all(ctx context.Context, claims []Claim) (r AllResult, err error
 func denialOf(claims []Claim, r AllResult) (d waiting.Denial) {
 	places := false
 	for i, p := range r.Parts {
-		switch {
-		case p.Unknown || p.Result.Allowed:
-		case claims[i].holds():
-			places, d.Ends = true, max(d.Ends, p.Result.RetryAfter)
-		default:
-			d.Least = max(d.Least, p.Result.RetryAfter)
+		if !p.Unknown && !p.Result.Allowed {
+			d.Add(p.Result.RetryAfter, claims[i].holds())
+			places = places || claims[i].holds()
 		}
 	}
 	if !places {

@@ -78,12 +78,8 @@ func (l *Line) acquire(ctx context.Context, claims []ratelimit.Claim, longest ti
 		return isOutage(answer) || d.Least > 0 && d.Least >= time.Until(end), d
 	}
 	defer func() { call.End(err) }()
-	busy := waiting.InFlight.Busy(l.Of)
-	call.Again() // in the line is an attempt too
-	if !busy {
-		if done, _ := ask(); done {
-			return answer, err
-		}
+	if waiting.InFlight.AtOnce(call, l.Of, ask) {
+		return answer, err
 	}
 	if !ready() {
 		if !asked {
@@ -109,12 +105,8 @@ func (l *Line) acquire(ctx context.Context, claims []ratelimit.Claim, longest ti
 // denial says when a denied call is worth asking again.
 func (l *Line) denial(answer ratelimit.AllResult) (d waiting.Denial) {
 	for i, p := range answer.Parts {
-		switch {
-		case p.Unknown || p.Result.Allowed:
-		case l.InFlight(i):
-			d.Ends = max(d.Ends, p.Result.RetryAfter)
-		default:
-			d.Least = max(d.Least, p.Result.RetryAfter)
+		if !p.Unknown && !p.Result.Allowed {
+			d.Add(p.Result.RetryAfter, l.InFlight(i))
 		}
 	}
 	return d

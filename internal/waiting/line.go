@@ -47,8 +47,26 @@ type Denial struct {
 	Ends  time.Duration // until a lease ends, at the latest; 0: that is not known
 }
 
-// Busy reports whether somebody waits in the line.
-func (l *Lines) Busy(of any) bool {
+// Add is the denial by one more limit, or for want of places.
+func (d *Denial) Add(retryAfter time.Duration, places bool) {
+	if places {
+		d.Ends = max(d.Ends, retryAfter)
+	} else {
+		d.Least = max(d.Least, retryAfter)
+	}
+}
+
+// AtOnce asks if nobody waits in the line, and reports whether ask is done. The time in the line is an attempt too.
+func (l *Lines) AtOnce(w *Wait, of any, ask func() (done bool, d Denial)) (done bool) {
+	busy := l.busy(of)
+	w.Again()
+	if !busy {
+		done, _ = ask()
+	}
+	return done
+}
+
+func (l *Lines) busy(of any) bool {
 	if l.waiting.Load() == 0 {
 		return false
 	}
