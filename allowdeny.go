@@ -86,15 +86,15 @@ func (c *constant) Credit(ctx context.Context, key string, n int) (given int, er
 }
 
 // promise denies, or promises permits for now.
-func (c *constant) promise(ctx context.Context, timing timing, key string, n int, _ time.Duration, around *hearers) (*Reservation, error) {
-	r, err := c.TryAcquireN(ctx, key, n)
+func (c *constant) promise(ctx context.Context, key string, of reserving) (*Reservation, error) {
+	r, err := c.TryAcquireN(ctx, key, of.n)
 	switch {
 	case err != nil:
 		return nil, err
 	case !r.Allowed:
 		return nil, &WaitError{Key: key, Wait: r.RetryAfter}
 	}
-	return usable(timing, key, n, r, around), nil
+	return usable(of.timing, key, of.n, r, of.around), nil
 }
 
 // uncounted is the origin of permits that nobody counts.

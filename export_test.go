@@ -76,16 +76,19 @@ func ReserveBy(now func() time.Time, l Reserver, key string, n int, maxWait time
 		return l.checkedReserve(clock, key, n, maxWait)
 	case *LeakyBucket:
 		return l.checkedReserve(clock, key, n, maxWait)
+	case *LocalTokenBucket:
+		return l.promise(context.Background(), key, reserving{n: n, longest: maxWait, timing: clock})
 	}
 	panic("a limiter that cannot reserve")
 }
 
 func (c *bucketCore) checkedReserve(clock timing, key string, n int, maxWait time.Duration) (*Reservation, error) {
 	ctx := context.Background()
-	if err := c.checkReserve(ctx, key, n, maxWait); err != nil {
+	of := reserving{n: n, longest: maxWait, timing: clock}
+	if err := c.checkReserve(ctx, key, of); err != nil {
 		return nil, err
 	}
-	r, _, err := c.reserve(ctx, clock, key, n, maxWait, nil)
+	r, _, err := c.reserve(ctx, key, of)
 	return r, err
 }
 

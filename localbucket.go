@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tryacquire/ratelimit/internal/decision"
+	"github.com/tryacquire/ratelimit/internal/exact"
 	"github.com/tryacquire/ratelimit/internal/memory"
 	"github.com/tryacquire/ratelimit/internal/recent"
 )
@@ -250,18 +251,24 @@ func (l *LocalTokenBucket) settle(_ context.Context, t *Ticket, o *Observation) 
 // Reserve takes n permits of key that may be used at once, or later, but within maxWait, as
 // [TokenBucket.Reserve] does.
 func (l *LocalTokenBucket) Reserve(ctx context.Context, key string, n int, maxWait time.Duration) (*Reservation, error) {
-	return l.promise(ctx, realTime, key, n, maxWait, nil)
+	return l.promise(ctx, key, reserving{n: n, longest: maxWait, timing: realTime})
 }
 
-func (l *LocalTokenBucket) promise(ctx context.Context, timing timing, key string, n int, longest time.Duration, around *hearers) (r *Reservation, err error) {
+func (l *LocalTokenBucket) promise(ctx context.Context, key string, of reserving) (r *Reservation, err error) {
+	n, timing := of.n, of.timing
 	o := Observation{Call: callReserve, Key: key, N: n}
-	if longest < 0 {
-		o.Err = errShortWait(longest)
-	} else {
+	switch {
+	case of.longest < 0:
+		o.Err = errShortWait(of.longest)
+	case of.fits:
 		o.Err = l.check(ctx, key, n)
+	case n > exact.Permits:
+		o.Err = fmt.Errorf("%w: %d permits of %s", ErrTooMuchDebt, n, shortKey(key))
+	default:
+		o.Err = l.checkAny(ctx, key, n)
 	}
 	l.observed(ctx, &o, func() {
-		reserved := l.buckets.Reserve(key, n, longest)
+		reserved := l.buckets.Reserve(key, n, of.longest)
 		if !reserved.Taken {
 			o.Err = &WaitError{Key: key, Wait: reserved.Delay}
 			return
@@ -269,7 +276,7 @@ func (l *LocalTokenBucket) promise(ctx context.Context, timing timing, key strin
 		o.Result, o.Before, o.Waited = Result(reserved.Result), reserved.Before, reserved.Delay
 		r = &Reservation{
 			timing: timing, key: key, n: n, delay: reserved.Delay, due: timing.now().Add(reserved.Delay), result: o.Result,
-			from: &localReceipt{watch: l.watch, Receipt: reserved.Receipt}, hearers: around,
+			from: &localReceipt{watch: l.watch, Receipt: reserved.Receipt}, hearers: of.around,
 		}
 	})
 	return r, o.Err

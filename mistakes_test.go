@@ -52,7 +52,7 @@ func attemptsOf(key string) []attempt {
 		{"Reserve", func(l ratelimit.Limiter, n int) error {
 			r, err := l.(interface {
 				Reserve(context.Context, string, int, time.Duration) (*ratelimit.Reservation, error)
-			}).Reserve(ctx, key, n, 0)
+			}).Reserve(ctx, key, n, time.Hour) // 4 of 3 an hour
 			if (r == nil) != (err != nil) {
 				return fmt.Errorf("a reservation %v beside the error %v", r, err)
 			}

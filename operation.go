@@ -49,6 +49,7 @@ type call struct {
 	once     *once         // the id under which permits are taken; nil: none
 	longest  time.Duration // of a reserve
 	timing   timing        // of a reserve
+	fits     bool          // of a reserve: of no more permits than the limiter can have at once
 	orAtOnce bool          // of a reserve: a limiter that cannot reserve takes the permits at once, or denies them
 	picked   any           // what the Choice in the DenyCache of the one claim has picked; nil: nothing yet
 }
@@ -109,7 +110,7 @@ func (c *Claim) opOr(looks bool) *operation {
 // operate decides an operation on one claim of l. want has what else the operation asks for.
 func operate(ctx context.Context, l any, op *operation, key string, n int, want call) outcome {
 	c := newCall(op)
-	c.longest, c.timing, c.picked = want.longest, want.timing, want.picked
+	c.longest, c.fits, c.timing, c.picked = want.longest, want.fits, want.timing, want.picked
 	claim := Claim{key: key, n: n}
 	if op == estimate {
 		c.op, claim.settle = acquire, true

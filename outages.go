@@ -215,7 +215,7 @@ func (g *guarded) decideBy(ctx context.Context, secondaries claimSet) outcome {
 		}
 	}
 	c := g.by(secondaries)
-	c.orAtOnce = true
+	c.orAtOnce, c.fits = true, true // what a secondary can never have at once, the primary may have
 	if c.once != nil {
 		c.once = &once{id: c.once.id, ttl: c.once.ttl, lenient: true}
 	}

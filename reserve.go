@@ -39,16 +39,17 @@ func (b *bucketCore) build(client Client, s settings, a algorithm) error {
 // it: TryAcquire is denied, and a later reservation is due later. So reservations are due in the order in which
 // Redis decides, in any number of processes. [Wait] reserves and sleeps.
 //
+// n may be more than the burst: then the permits are due when as many would have come. Wait takes no more than the burst.
 // If the permits would be due later than maxWait, Reserve takes nothing and returns a *[WaitError], which says how
-// long the wait would have been. Its other errors are those of TryAcquireN, and ErrInvalidConfig for a maxWait
+// long the wait would have been. Its other errors are those of Charge, and ErrInvalidConfig for a maxWait
 // below 0. If ctx ends while the call is in flight, the reservation is cancelled when Redis answers. After another
 // error the permits may have been taken, once.
 //
-// Permits that are used when they are due never exceed burst + rate × t (capacity + rate × t) in any interval t;
-// used late by at most d, burst + rate × (t + d). It costs Redis half as much again as TryAcquire. docs/waiting.md
+// Permits that are used when they are due never exceed burst + rate × t (capacity + rate × t) in any interval t, with the
+// largest n in place of a smaller burst; used late by at most d, as much with t + d for t. It costs Redis half as much again as TryAcquire. docs/waiting.md
 // has the rest.
 func (b *bucketCore) Reserve(ctx context.Context, key string, n int, maxWait time.Duration) (*Reservation, error) {
-	return b.promise(ctx, realTime, key, n, maxWait, nil)
+	return b.promise(ctx, key, reserving{n: n, longest: maxWait, timing: realTime})
 }
 
 // A Reservation holds permits that may be used after Delay. Call Wait, or sleep for Delay; call Cancel if the
@@ -208,13 +209,13 @@ var reserve = &operation{
 		if !ok {
 			return c.check(ctx, claim.key, claim.n)
 		}
-		return b.checkReserve(ctx, claim.key, claim.n, call.longest)
+		return b.checkReserve(ctx, claim.key, call.reserving(claim))
 	},
 	decide: func(ctx context.Context, l any, call *call, claim *Claim) (o outcome) {
 		if !promises(l, claim) {
 			return call.reservedAtOnce(acquire.decide(ctx, l, call, claim))
 		}
-		o.reservation, o.err = l.(promiser).promise(ctx, call.timing, claim.key, claim.n, call.longest, claim.hearers)
+		o.reservation, o.err = l.(promiser).promise(ctx, claim.key, call.reserving(claim))
 		if o.err == nil {
 			o.result = o.reservation.result
 		}
@@ -248,7 +249,20 @@ func usable(timing timing, key string, n int, r Result, around *hearers) *Reserv
 
 // A promiser may promise permits that are not there yet.
 type promiser interface {
-	promise(ctx context.Context, timing timing, key string, n int, longest time.Duration, around *hearers) (*Reservation, error)
+	promise(ctx context.Context, key string, of reserving) (*Reservation, error)
+}
+
+// reserving is what a reservation asks for.
+type reserving struct {
+	n       int
+	fits    bool // so many permits can be there at once
+	longest time.Duration
+	timing  timing
+	around  *hearers // of what is given back
+}
+
+func (c *call) reserving(claim *Claim) reserving {
+	return reserving{n: claim.n, fits: c.fits, longest: c.longest, timing: c.timing, around: claim.hearers}
 }
 
 // errNoReserve says that the limiter that would decide promises no permits.
@@ -272,12 +286,12 @@ var realTime = timing{now: time.Now, sleep: func(ctx context.Context, d time.Dur
 }}
 
 // promise is Reserve for those around the limiter.
-func (b *bucketCore) promise(ctx context.Context, timing timing, key string, n int, maxWait time.Duration, around *hearers) (*Reservation, error) {
-	o := Observation{Call: callReserve, Key: key, N: n}
-	o.Err = b.checkReserve(ctx, key, n, maxWait)
+func (b *bucketCore) promise(ctx context.Context, key string, of reserving) (*Reservation, error) {
+	o := Observation{Call: callReserve, Key: key, N: of.n}
+	o.Err = b.checkReserve(ctx, key, of)
 	var r *Reservation
 	b.watch.observed(ctx, &o, func() (sent sending) {
-		if r, sent, o.Err = b.reserve(ctx, timing, key, n, maxWait, around); o.Err == nil {
+		if r, sent, o.Err = b.reserve(ctx, key, of); o.Err == nil {
 			o.Result, o.Before, o.Waited = r.result, r.before, r.delay
 		}
 		return sent
@@ -285,14 +299,16 @@ func (b *bucketCore) promise(ctx context.Context, timing timing, key string, n i
 	return r, o.Err
 }
 
-func (b *bucketCore) checkReserve(ctx context.Context, key string, n int, maxWait time.Duration) error {
-	if err := b.check(ctx, key, n); err != nil {
-		return err
+func (b *bucketCore) checkReserve(ctx context.Context, key string, of reserving) (err error) {
+	if of.fits {
+		err = b.check(ctx, key, of.n)
+	} else {
+		err = b.checkCharge(ctx, key, of.n)
 	}
-	if maxWait < 0 {
-		return errShortWait(maxWait)
+	if err == nil && of.longest < 0 {
+		err = errShortWait(of.longest)
 	}
-	return nil
+	return err
 }
 
 func errShortWait(maxWait time.Duration) error {
@@ -300,15 +316,18 @@ func errShortWait(maxWait time.Duration) error {
 }
 
 // reserve reserves permits for a call that checkReserve has checked.
-func (b *bucketCore) reserve(ctx context.Context, timing timing, key string, n int, maxWait time.Duration, around *hearers) (*Reservation, sending, error) {
-	longest := min(maxWait.Microseconds(), exact.Micros)
+func (b *bucketCore) reserve(ctx context.Context, key string, of reserving) (*Reservation, sending, error) {
+	n, longest := of.n, min(of.longest.Microseconds(), exact.Micros)
 	from := &b.own
-	reserved, sent, err := from.reserve(ctx, key, n, longest, around)
+	if n > b.most && b.large != nil {
+		from = b.large // own's numbers are for what fits
+	}
+	reserved, sent, err := from.reserve(ctx, key, n, longest, of.around)
 	// own cuts off what is missing beyond its numbers, so that a wait beyond own.longest may be
 	// longer than it says.
-	if large := b.large; err == nil && reserved.Receipt == nil && max(longest, reserved.Due) > from.longest && large != nil {
+	if large := b.large; err == nil && reserved.Receipt == nil && max(longest, reserved.Due) > from.longest && large != nil && from != large {
 		from = large
-		reserved, sent, err = from.reserve(ctx, key, n, longest, around)
+		reserved, sent, err = from.reserve(ctx, key, n, longest, of.around)
 	}
 	if err != nil {
 		return nil, sent, b.failed(ctx, key, err)
@@ -318,7 +337,7 @@ func (b *bucketCore) reserve(ctx context.Context, timing timing, key string, n i
 		return nil, sent, &WaitError{Key: key, Wait: delay}
 	}
 	r := &redisReservation{by: from, receipt: reserved.Receipt, Reservation: Reservation{
-		timing: timing, key: key, n: n, delay: delay, due: timing.now().Add(delay), hearers: around,
+		timing: of.timing, key: key, n: n, delay: delay, due: of.timing.now().Add(delay), hearers: of.around,
 		result: Result(from.explainer.Explain(reserved.Words, int64(n), int64(n), true)),
 		before: from.explainer.Explain(reserved.Words, int64(n), 0, true).Remaining,
 	}}

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/exact"
 	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 	"github.com/tryacquire/ratelimit/internal/testing/model"
 )
@@ -32,7 +33,7 @@ func TestReservationsAnswerAsTheirModels(t *testing.T) {
 			server.SetTime(limitertest.Start)
 			client := redis.NewClient(&redis.Options{Addr: server.Addr()})
 			defer client.Close()
-			reserved, late, cancelled, again := 0, 0, 0, 0
+			reserved, late, cancelled, again, above := 0, 0, 0, 0, 0
 			for range configurations {
 				var opts []ratelimit.Option
 				var at time.Time
@@ -109,6 +110,10 @@ func TestReservationsAnswerAsTheirModels(t *testing.T) {
 						cancelled++
 						continue
 					case op < 7:
+						if most := m.Max(); most <= exact.Permits/4 && rng.IntN(4) == 0 { // more than there can ever be at once
+							step.N = most*(1+rng.IntN(3)) + rng.IntN(3)
+							above++
+						}
 						_, due, undo := m.Reserve(step.Now, step.N, -1) // a look
 						undo()
 						longest := [...]int64{0, due, due, max(due-1, 0), due + 1, rng.Int64N(3*m.Span().Microseconds() + 1), 1 << 51}[rng.IntN(7)]
@@ -151,7 +156,7 @@ func TestReservationsAnswerAsTheirModels(t *testing.T) {
 					}
 				}
 			}
-			t.Logf("%d reservations, %d due later, %d cancelled; %d wrote what another had written", reserved, late, cancelled, again)
+			t.Logf("%d reservations, %d due later, %d cancelled, %d of more than the burst asked; %d wrote what another had written", reserved, late, cancelled, above, again)
 		})
 	}
 }

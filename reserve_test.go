@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/exact"
 	"github.com/tryacquire/ratelimit/internal/testing/fakes"
 	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 )
@@ -330,7 +331,7 @@ func TestMistakesOfThoseWhoReserve(t *testing.T) {
 		}{
 			{ctx, "", 1, time.Hour, ratelimit.ErrInvalidKey},
 			{ctx, "k", 0, time.Hour, ratelimit.ErrInvalidPermits},
-			{ctx, "k", 4, time.Hour, ratelimit.ErrExceedsLimit},
+			{ctx, "k", exact.Permits + 1, time.Hour, ratelimit.ErrTooMuchDebt},
 			{ctx, "k", 1, -1, ratelimit.ErrInvalidConfig},
 			{ended, "k", 1, time.Hour, context.Canceled},
 		} {

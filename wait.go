@@ -138,7 +138,7 @@ func (w waiter) wait(ctx context.Context, l Limiter, key string, n int) (Result,
 	o.Err = b.check(ctx, key, n)
 	b.watch.observed(ctx, &o, func() (sent sending) {
 		var r *Reservation
-		if r, sent, o.Err = b.reserve(ctx, w.timing, key, n, w.left(ctx), around); o.Err != nil {
+		if r, sent, o.Err = b.reserve(ctx, key, reserving{n: n, longest: w.left(ctx), timing: w.timing, around: around}); o.Err != nil {
 			return sent
 		}
 		from := w.now()
@@ -170,7 +170,7 @@ func bucketIn(l Limiter, around *hearers) (*bucketCore, *hearers) {
 // reserve reserves through the policies of l, and sleeps. The error is errNoReserve if the limiter that would decide
 // promises nothing.
 func (w waiter) reserve(ctx, attempt context.Context, l Limiter, key string, n int) (Result, error) {
-	o := operate(attempt, l, reserve, key, n, call{longest: w.left(ctx), timing: w.timing})
+	o := operate(attempt, l, reserve, key, n, call{longest: w.left(ctx), timing: w.timing, fits: true})
 	if o.err == nil {
 		o.err = o.reservation.Wait(ctx)
 	}

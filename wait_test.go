@@ -251,7 +251,7 @@ func TestWaitOfAReservation(t *testing.T) {
 	room := newWaitingRoom(t)
 	l := Must(NewTokenBucket(room.client, PerSecond(1), 1))
 	made := func() *Reservation {
-		r, _, err := l.reserve(ctx, room.waiter().timing, "k", 1, time.Hour, nil)
+		r, _, err := l.reserve(ctx, "k", reserving{n: 1, longest: time.Hour, timing: room.waiter().timing})
 		require.NoError(t, err)
 		return r
 	}
@@ -290,7 +290,7 @@ func TestCancelAfterItsTimeDoesNothing(t *testing.T) {
 			room := newWaitingRoom(t)
 			l := Must(NewTokenBucket(room.client, PerSecond(1), 1))
 			must(t)(l.TryAcquire(ctx, "k"))
-			r, _, err := l.reserve(ctx, room.waiter().timing, "k", 1, time.Hour, nil)
+			r, _, err := l.reserve(ctx, "k", reserving{n: 1, longest: time.Hour, timing: room.waiter().timing})
 			require.NoError(t, err)
 			require.Equal(t, time.Second, r.Delay())
 			room.server.SetTime(start.Add(time.Second)) // the clock of Redis, which Cancel does not ask
@@ -307,7 +307,7 @@ func TestCancelAfterItsTimeDoesNothing(t *testing.T) {
 	// One that need not wait is due at once.
 	room := newWaitingRoom(t)
 	l := Must(NewTokenBucket(room.client, PerSecond(1), 1))
-	r, _, err := l.reserve(ctx, room.waiter().timing, "k", 1, 0, nil)
+	r, _, err := l.reserve(ctx, "k", reserving{n: 1, timing: room.waiter().timing})
 	require.NoError(t, err)
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
@@ -327,7 +327,7 @@ func TestPermitsAreNotUsedAndGivenBack(t *testing.T) {
 	room := newWaitingRoom(t)
 	l := Must(NewTokenBucket(room.client, PerSecond(1), 1))
 	made := func() *Reservation {
-		r, _, err := l.reserve(ctx, room.waiter().timing, "k", 1, time.Hour, nil)
+		r, _, err := l.reserve(ctx, "k", reserving{n: 1, longest: time.Hour, timing: room.waiter().timing})
 		require.NoError(t, err)
 		return r
 	}
@@ -490,7 +490,7 @@ func TestFiftyWaiters(t *testing.T) {
 		group.Go(func() {
 			// Wait is this, and then sleeps.
 			b, caches := bucketIn(l, nil)
-			r, _, err := b.reserve(ctx, realWaiter.timing, "k", 1, realWaiter.left(ctx), caches)
+			r, _, err := b.reserve(ctx, "k", reserving{n: 1, longest: realWaiter.left(ctx), timing: realWaiter.timing, around: caches})
 			if err != nil {
 				t.Error(err)
 				return

@@ -46,7 +46,7 @@ func (b *TokenBucket) decide(now int64, n int, peek, charge bool) Answer {
 
 // Reserve implements [Reserver].
 func (b *TokenBucket) Reserve(now int64, n int, longest int64) (answer Answer, due int64, cancel func()) {
-	checkPermits(n, b.burst)
+	checkPositive("permits", n)
 	before := *b
 	answer, due = b.take(now, n, false, longest)
 	restore := func() { *b = before }
