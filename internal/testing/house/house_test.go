@@ -36,6 +36,7 @@ var capabilities = []struct {
 	{name: "permits that come back without a ticket", methods: 5, doc: 21, guides: 4},
 	{name: "tickets that free themselves", files: 1, lines: 420, names: 2, methods: 5, doc: 63, guides: 88, scripts: 560},
 	{name: "a wait for a place", lines: 120, names: 1, doc: 22, guides: 23},
+	{name: "a gateway with budgets", guides: 10}, // what an estimate decides, and the mistakes of gateways
 	{name: "the same take twice", files: 1, lines: 132, names: 2, doc: 32, guides: 24},
 }
 
