@@ -51,7 +51,7 @@ type Observation struct {
 	N       int    // the permits asked for; of a "settle", what the work has cost
 	Taken   int    // the permits that the call took
 	Before  int    // the permits that were left before, if the call took or charged some
-	Result  Result // what the limiter answered, zero if it failed
+	Result  Result // what the limiter answered, zero if it failed, but not of a "settle" with ErrLeaseLost, which charges
 	Err     error  // that the caller got; a *WaitError for a "reserve" or "wait" that is denied
 	Reason  error  // why a Fallback asked its secondary: the primary's error, ErrOverBudget or ErrBreakerOpen
 

@@ -300,8 +300,12 @@ func (t *Ticket) Settle(ctx context.Context, actual int) error {
 	defer t.mu.Unlock()
 	o := Observation{Call: callSettle, Key: t.key, N: actual}
 	o.Err = t.check(ctx, actual)
-	t.from.observers().observed(ctx, &o, func() sending { return t.settle(ctx, &o) })
-	return cmp.Or(o.Err, t.late(actual))
+	t.from.observers().observed(ctx, &o, func() sending {
+		sent := t.settle(ctx, &o)
+		o.Err = cmp.Or(o.Err, t.late(actual))
+		return sent
+	})
+	return o.Err
 }
 
 var errNoTicket = invalidConfig("there is no ticket; Estimate returns one when it is allowed")

@@ -19,6 +19,8 @@ import (
 	"github.com/tryacquire/ratelimit/internal/testing/fakes"
 	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 	"github.com/tryacquire/ratelimit/internal/testing/model"
+	"github.com/tryacquire/ratelimit/internal/testing/redistest"
+	"github.com/tryacquire/ratelimit/observe"
 	"github.com/tryacquire/ratelimit/ratelimittest"
 )
 
@@ -167,6 +169,38 @@ func TestALateSettlementCharges(t *testing.T) {
 		require.NoError(t, kept.Settle(ctx, 3))
 		require.Equal(t, 4, left(t, l))
 	})
+}
+
+// TestALateSettlementIsObserved: with its error and with what it charged, also as a crossing.
+func TestALateSettlementIsObserved(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	var seen []ratelimit.Observation
+	var crossed []int
+	crossings, err := observe.Crossings(func(_ context.Context, percent int, _ ratelimit.Observation) { crossed = append(crossed, percent) }, 80)
+	require.NoError(t, err)
+	l, err := ratelimit.NewFixedWindow(s.Client, 10, time.Hour, append(s.Opts, ratelimit.WithTicketLease(ticketLease),
+		ratelimit.WithObserver(func(ctx context.Context, o ratelimit.Observation) {
+			crossings(ctx, o)
+			if o.Call == "settle" {
+				seen = append(seen, o)
+			}
+		}))...)
+	require.NoError(t, err)
+	late, unused := estimated(t, l, 4), estimated(t, l, 2)
+	s.Advance(ticketLease)
+	require.Equal(t, 10, left(t, l))
+	lateErr, unusedErr := late.Settle(ctx, 9), unused.Settle(ctx, 0)
+	require.Len(t, seen, 2)
+	require.ErrorIs(t, lateErr, ratelimit.ErrLeaseLost)
+	require.Equal(t, lateErr, seen[0].Err)
+	require.Equal(t, ratelimit.OutcomeFailed, seen[0].Outcome)
+	require.Equal(t, 9, seen[0].N)
+	require.Equal(t, 10, seen[0].Before)
+	require.Equal(t, 1, seen[0].Result.Remaining)
+	require.Equal(t, []int{80}, crossed)
+	require.ErrorIs(t, unusedErr, ratelimit.ErrLeaseLost)
+	require.Equal(t, unusedErr, seen[1].Err)
+	require.Zero(t, seen[1].Result)
 }
 
 func TestATicketIsExtended(t *testing.T) {
@@ -467,6 +501,62 @@ func TestMergedTicketsAddUp(t *testing.T) {
 	}
 	require.False(t, accounted(), "the forgotten tickets count")
 	require.Eventually(t, accounted, 10*lease, lease/4)
+}
+
+// TestTicketsAndIDsOnACluster: keys of all nodes, whose tickets and ids lie in their slots; each caller takes more, extends and
+// settles, some too late, and each id takes once.
+func TestTicketsAndIDsOnACluster(t *testing.T) {
+	client := redistest.StartCluster(t).Client(t)
+	const keys, callers, limit = 12, 48, 10_000
+	month := ratelimit.Must(ratelimit.NewCalendarWindow(client, limit, ratelimit.Monthly(1, time.UTC), ratelimit.WithTicketLease(time.Hour)))
+	bucket := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.Per(1, time.Hour), limit, ratelimit.WithTicketLease(time.Hour)))
+	ids := ratelimit.Must(ratelimit.NewFixedWindow(client, limit, time.Hour))
+	log := ratelimit.Must(ratelimit.NewSlidingLog(client, []ratelimit.Rule{{Limit: limit, Window: time.Hour}}))
+	var each sync.WaitGroup
+	var taken atomic.Int64
+	for i := range callers {
+		each.Go(func() {
+			key := fmt.Sprint("tenant ", i%keys)
+			all, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimOf(month, key, 20).Estimate(), ratelimit.ClaimOf(bucket, key, 20).Estimate())
+			if !assert.NoError(t, err) || !assert.True(t, all.Allowed) {
+				return
+			}
+			one, _, err := month.Estimate(ctx, key, 9)
+			assert.NoError(t, err)
+			_, err = all.Parts[1].Ticket.More(ctx, 5)
+			assert.NoError(t, err)
+			assert.NoError(t, all.Parts[0].Ticket.Extend(ctx))
+			assert.NoError(t, all.Finish(ctx, func(ratelimit.PartResult) int { return 7 }))
+			assert.NoError(t, one.Settle(ctx, 10))
+
+			once, err := ratelimit.TryAcquireOnce(ctx, "job", time.Hour, ratelimit.ClaimOf(ids, key, 3), ratelimit.ClaimOf(log, key, 3))
+			assert.NoError(t, err)
+			assert.Equal(t, limit-3, once.Remaining)
+			if !once.Repeated {
+				taken.Add(1)
+			}
+		})
+	}
+	each.Wait()
+	require.EqualValues(t, keys, taken.Load(), "one caller of each id")
+	for i := range keys {
+		key := fmt.Sprint("tenant ", i)
+		require.Equal(t, limit-callers/keys*17, must(t)(month.Peek(ctx, key)).Remaining)
+		require.Equal(t, limit-callers/keys*7, must(t)(bucket.Peek(ctx, key)).Remaining)
+		require.Equal(t, limit-3, must(t)(ids.Peek(ctx, key)).Remaining)
+		require.Equal(t, limit-3, must(t)(log.Peek(ctx, key)).Remaining)
+	}
+	short := ratelimit.Must(ratelimit.NewCalendarWindow(client, limit, ratelimit.Monthly(1, time.UTC), ratelimit.WithName("short"), ratelimit.WithTicketLease(time.Millisecond)))
+	late, _, err := short.Estimate(ctx, "k", 5)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return must(t)(short.Peek(ctx, "k")).Remaining == limit }, 10*time.Second, time.Millisecond)
+	require.ErrorIs(t, late.Settle(ctx, 4), ratelimit.ErrLeaseLost)
+	require.Equal(t, limit-4, must(t)(short.Peek(ctx, "k")).Remaining)
+	_, err = ratelimit.TryAcquireOnce(ctx, "job", time.Hour, ratelimit.ClaimOf(ids, "a", 1), ratelimit.ClaimOf(log, "b", 1))
+	require.ErrorIs(t, err, ratelimit.ErrCrossSlot)
+	_, err = ratelimit.TryAcquireOnce(ctx, "job", time.Hour, ratelimit.ClaimOf(ids, "tenant 0", 4), ratelimit.ClaimOf(log, "tenant 0", 3))
+	require.ErrorIs(t, err, ratelimit.ErrIDReused)
+	require.Equal(t, limit-3, must(t)(ids.Peek(ctx, "tenant 0")).Remaining)
 }
 
 // TestALostReplyOfATicket: an estimate whose reply is lost comes back at the end of its lease, More as well, and a settlement is

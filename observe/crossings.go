@@ -2,6 +2,7 @@ package observe
 
 import (
 	"context"
+	"errors"
 	"slices"
 
 	"github.com/tryacquire/ratelimit"
@@ -17,7 +18,7 @@ import (
 //
 // It keeps no state. Calls are decided one after the other, so of all calls of all processes exactly one finds the key
 // below a share and leaves it at the share or above; it calls crossed, once for each share that it crosses, in ascending
-// order. A charge that exceeds the limit, a settlement that charges more than its estimate, and permits that are reserved or
+// order. A charge that exceeds the limit, a settlement that charges more than its estimate or comes after its lease, and permits that are reserved or
 // waited for count too. Nobody tells of it if the reply of that call is lost, or if its process ends first.
 //
 // It happens again when the key has been below the share since: after permits were given back (a settlement, a cancel,
@@ -47,7 +48,7 @@ func Crossings(crossed func(ctx context.Context, percent int, o ratelimit.Observ
 	slices.Sort(shares)
 	shares = slices.Compact(shares)
 	return func(ctx context.Context, o ratelimit.Observation) {
-		if o.Source == ratelimit.SourceFallback || o.Err != nil || o.Result.Limit == 0 {
+		if o.Source == ratelimit.SourceFallback || o.Err != nil && !errors.Is(o.Err, ratelimit.ErrLeaseLost) || o.Result.Limit == 0 {
 			return
 		}
 		for _, percent := range shares {

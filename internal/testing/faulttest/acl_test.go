@@ -214,6 +214,16 @@ func TestEveryPrivilegeIsNeededAndNoOther(t *testing.T) {
 	}
 	refusals(t, admin)
 
+	own = limitertest.EveryPrivilege + " " + limitertest.TimePrivilege + " +get +set +llen +lrange +lset +ltrim +rpush +unlink +pexpire +pttl"
+	acl(t, admin, append([]string{"-@all"}, strings.Fields(own)...)...)
+	require.NoError(t, exerciseOnce(client, "all"))
+	for _, command := range []string{"+get", "+set"} {
+		acl(t, admin, "-"+command[1:])
+		require.ErrorContains(t, exerciseOnce(client, "all but "+command), "ratelimit: ", "%s is not needed", command)
+		acl(t, admin, command)
+	}
+	refusals(t, admin)
+
 	for i, p := range limitertest.Privileges {
 		own := limitertest.EveryPrivilege + " " + limitertest.PreloadPrivilege + " " + p.Commands // and no other
 		if p.ReadsTime {
@@ -367,6 +377,8 @@ func TestPrivilegesInACluster(t *testing.T) {
 	}
 	require.NoError(t, exercise(fresh(), admin, "k"))
 	require.NoError(t, ratelimit.Must(ratelimit.NewTokenBucket(fresh(), ratelimit.PerSecond(1), 1)).Reset(ctx, "k"))
+	require.NoError(t, exerciseTickets(fresh(), "tickets"))
+	require.NoError(t, exerciseOnce(fresh(), "once"))
 	require.Empty(t, refused())
 
 	slot := cluster.Slot("k")
@@ -390,6 +402,17 @@ func TestPrivilegesInACluster(t *testing.T) {
 	require.Contains(t, refused(), "command", "go-redis does without, asks again with every call, and complains in its log")
 	onAll("+command", "-cluster|slots")
 	require.Error(t, moving(fresh(), "d"))
+}
+
+// exerciseOnce takes from a log, which needs neither GET nor SET, twice under one id.
+func exerciseOnce(client ratelimit.Client, key string) error {
+	l := ratelimit.Must(ratelimit.NewSlidingLog(client, []ratelimit.Rule{{Limit: 5, Window: time.Minute}}))
+	for range 2 {
+		if _, err := ratelimit.TryAcquireOnce(ctx, "id", time.Minute, ratelimit.ClaimOf(l, key, 1)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // exerciseTickets does all that tickets with a lease do, on a window that others have used too.
