@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -30,14 +31,15 @@ type Group struct {
 // A Case is one operation. Before and After are what the key holds, nil if there is none: a string, the elements of a list, the
 // fields of a hash, or the members of a sorted set with their scores. TTLs are milliseconds.
 type Case struct {
-	Clock     int64   `json:"clock"`
-	Before    any     `json:"before"`
-	TTLBefore int64   `json:"ttl_before"`
-	Operation string  `json:"operation"`
-	Reply     []int64 `json:"reply"`
-	After     any     `json:"after"`
-	TTL       int64   `json:"ttl"`
-	Result    *Result `json:"result,omitempty"` // of operations whose reply becomes one
+	Clock     int64    `json:"clock"`
+	Args      []string `json:"args,omitempty"` // in place of those of the group
+	Before    any      `json:"before"`
+	TTLBefore int64    `json:"ttl_before"`
+	Operation string   `json:"operation"`
+	Reply     []int64  `json:"reply"`
+	After     any      `json:"after"`
+	TTL       int64    `json:"ttl"`
+	Result    *Result  `json:"result,omitempty"` // of operations whose reply becomes one
 }
 
 // A Result is a ratelimit.Result, its times in microseconds.
@@ -140,7 +142,7 @@ func texts(numbers ...int64) (all []string) {
 }
 
 // All are the groups of the file.
-func All() []Group { return append(buckets(), logs()...) }
+func All() []Group { return slices.Concat(buckets(), logs(), windows()) }
 
 // steps makes so many cases. back: the clock steps back now and then.
 func (h *history) steps(count int, start int64, back bool) []Case {

@@ -69,7 +69,11 @@ func TestScriptsDoWhatTheVectorsSay(t *testing.T) {
 // run is the script of a case's operation.
 func run(c redis.UniversalClient, g vectors.Group, of vectors.Case) *redis.Cmd {
 	set := scripts.Of(g.Script).Get(false)
-	script, args := set.Alone, append([]string{"1"}, g.Args...)
+	own := g.Args
+	if of.Args != nil {
+		own = of.Args
+	}
+	script, args := set.Alone, append([]string{"1"}, own...)
 	if of.Operation == "look" {
 		script = set.Peek
 	} else {
