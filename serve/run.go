@@ -22,7 +22,7 @@ import (
 type Listeners struct {
 	GRPC    net.Listener // envoy.service.ratelimit.v3.RateLimitService, and grpc.health.v1.Health
 	HTTP    net.Listener // POST /json, GET /auth and GET /healthcheck
-	Metrics net.Listener // GET /metrics
+	Metrics net.Listener // GET /metrics and GET /healthcheck
 }
 
 // stopTime is how long requests under way may take when the program stops.
@@ -60,6 +60,7 @@ func Run(ctx context.Context, c redis.UniversalClient, o Options, on Listeners, 
 	web.Handle("/healthcheck", h)
 	metrics := http.NewServeMux()
 	metrics.Handle("/metrics", s.Metrics())
+	metrics.Handle("/healthcheck", h) // here too, for probes that have no certificate
 	var servers []*http.Server
 	for _, l := range []struct {
 		net.Listener

@@ -25,6 +25,7 @@ type serveFlags struct {
 	check               bool
 	options             serve.Options
 	grpc, http, metrics string
+	tls                 serve.TLS
 }
 
 func (p program) serveCommand() *cobra.Command {
@@ -55,6 +56,10 @@ It may be down at the start. Of a Sentinel, --addr or REDIS_URL is a sentinel.`,
 	fs.StringVar(&f.grpc, "grpc", ":8081", "where gRPC listens; empty: nowhere")
 	fs.StringVar(&f.http, "http", ":8080", "where /json and /healthcheck are; empty: nowhere")
 	fs.StringVar(&f.metrics, "metrics", ":9102", "where /metrics is, for Prometheus; empty: nowhere")
+	fs.StringVar(&f.tls.Cert, "server-cert", "", "a `file` with the service's certificate: gRPC and HTTP then speak TLS")
+	fs.StringVar(&f.tls.Key, "server-key", "", "a `file` with the key of --server-cert")
+	fs.StringVar(&f.tls.ClientCA, "client-ca", "", "a `file` with authorities: clients need a certificate of one of them")
+	fs.StringVar(&f.tls.ClientSAN, "client-san", "", "the DNS `name` or URI that the certificate of a client must have")
 	f.redis.define(fs)
 	fs.Lookup("timeout").DefValue, f.redis.timeout = "100ms", 100*time.Millisecond
 	fs.BoolVar(&f.cluster, "cluster", false, "Redis is a Cluster")
@@ -93,6 +98,19 @@ func (p program) serve(ctx context.Context, f *serveFlags, asJSON bool) error {
 	log := slog.New(slog.NewTextHandler(p.stderr, nil))
 	if asJSON {
 		log = slog.New(slog.NewJSONHandler(p.stderr, nil))
+	}
+	if f.tls != (serve.TLS{}) {
+		for _, l := range []struct {
+			on       *net.Listener
+			protocol string
+		}{{&on.GRPC, "h2"}, {&on.HTTP, "http/1.1"}} {
+			if *l.on == nil {
+				continue
+			}
+			if *l.on, err = f.tls.Listen(*l.on, log, l.protocol); err != nil {
+				return usageError{err}
+			}
+		}
 	}
 	for _, l := range []struct {
 		what string

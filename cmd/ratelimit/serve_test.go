@@ -105,6 +105,7 @@ func TestServeChecks(t *testing.T) {
 		{[]string{"serve", "--config", dir, "--cluster", "--sentinel", "m"}, "--cluster and --sentinel exclude each other"},
 		{[]string{"serve", "--config", dir, "--grpc", "", "--http", "", "--metrics", "", "--outage", "open"}, `the fallback "open" is not known; write allow, deny or local`},
 		{[]string{"serve", "--config", dir, "--budget", "-1s"}, "-1s"},
+		{[]string{"serve", "--config", dir, "--grpc", "127.0.0.1:0", "--http", "", "--metrics", "", "--client-ca", file}, "TLS needs a certificate and its key"},
 	} {
 		code, _, problems := command(test.args...)
 		require.Equal(t, exitUsage, code, test.args)
