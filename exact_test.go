@@ -66,7 +66,7 @@ func TestRatesNeitherLeakNorLoseAPermit(t *testing.T) {
 
 // TestNoIntervalHoldsMoreThanTheRule looks at all the permits taken in random runs.
 func TestNoIntervalHoldsMoreThanTheRule(t *testing.T) {
-	for _, f := range limitertest.Families() {
+	for _, f := range families() {
 		if strings.HasPrefix(f.Name, "FixedWindow") || f.Name == "CalendarWindow" {
 			continue // they promise it of their own windows only
 		}
@@ -91,7 +91,7 @@ func TestNoIntervalHoldsMoreThanTheRule(t *testing.T) {
 						continue
 					}
 					s.Move(time.UnixMicro(step.Now))
-					last = must(t)(p.Limiter.TryAcquireN(ctx, "k", step.N))
+					last = must(t)(p.Limiter.TryAcquireN(ctx, p.Of("k"), step.N))
 					if last.Allowed {
 						taken = append(taken, model.Taken{At: step.Now, N: step.N})
 					}

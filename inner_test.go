@@ -66,6 +66,8 @@ func coreOf(t testing.TB, l Limiter) *core {
 		return &l.core
 	case *LeakyBucket:
 		return &l.core
+	case *FairTokenBucket:
+		return &l.core
 	}
 	t.Fatalf("%T has no core", l)
 	return nil

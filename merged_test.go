@@ -18,7 +18,7 @@ import (
 // TestMergedCallsAnswerAsOneAfterTheOther drives batches of random calls for
 // several keys through one execution each, and the models call by call.
 func TestMergedCallsAnswerAsOneAfterTheOther(t *testing.T) {
-	for _, f := range limitertest.Families() {
+	for _, f := range families() {
 		t.Run(f.Name, func(t *testing.T) {
 			rng := model.Seeded(limitertest.Seed(t))
 			s := limitertest.OnMiniredis(t)
@@ -27,18 +27,18 @@ func TestMergedCallsAnswerAsOneAfterTheOther(t *testing.T) {
 				require.NoError(t, err)
 				s.Wipe(t)
 				models := map[string]model.Model{}
-				keys := []string{"a", "b", "c"}
+				keys := []string{first.Of("a"), first.Of("b"), first.Of("c")}
 				for _, key := range keys {
 					models[key] = first.Model()
 				}
 				for range 25 {
-					s.Advance(time.Duration(rng.Int64N(int64(models["a"].Span())/2+1)) / time.Millisecond * time.Millisecond)
+					s.Advance(time.Duration(rng.Int64N(int64(models[first.Of("a")].Span())/2+1)) / time.Millisecond * time.Millisecond)
 					var calls []model.Step
 					var on []string
 					for range 1 + rng.IntN(12) {
 						n := 1
 						if rng.IntN(3) == 0 {
-							n = 1 + rng.IntN(min(3, models["a"].Max()))
+							n = 1 + rng.IntN(min(3, models[first.Of("a")].Max()))
 						}
 						calls = append(calls, model.Step{N: n})
 						on = append(on, keys[rng.IntN(len(keys))])
@@ -92,18 +92,18 @@ func TestMergedCallsInAClusterTakeEachPermitOnce(t *testing.T) {
 func TestCallsGivenUpBeforeTheirExecutionTakeNothing(t *testing.T) {
 	rng := model.Seeded(limitertest.Seed(t))
 	s := limitertest.OnMiniredis(t)
-	for _, f := range limitertest.Families() {
+	for _, f := range families() {
 		first, err := f.Draw(rng, s.Client)
 		require.NoError(t, err)
 		s.Wipe(t)
-		models := map[string]model.Model{"a": first.Model(), "b": first.Model()}
+		models := map[string]model.Model{first.Of("a"): first.Model(), first.Of("b"): first.Model()}
 		for range 40 {
-			s.Advance(time.Duration(rng.Int64N(int64(models["a"].Span())/2+1)) / time.Millisecond * time.Millisecond)
+			s.Advance(time.Duration(rng.Int64N(int64(models[first.Of("a")].Span())/2+1)) / time.Millisecond * time.Millisecond)
 			var calls []model.Step
 			var keys []string
 			for range 1 + rng.IntN(10) {
-				calls = append(calls, model.Step{N: 1 + rng.IntN(min(2, models["a"].Max()))})
-				keys = append(keys, []string{"a", "b"}[rng.IntN(2)])
+				calls = append(calls, model.Step{N: 1 + rng.IntN(min(2, models[first.Of("a")].Max()))})
+				keys = append(keys, []string{first.Of("a"), first.Of("b")}[rng.IntN(2)])
 			}
 			gone := rng.Perm(len(calls))[:rng.IntN(len(calls))]
 			got := ratelimit.Merged(t, first.Limiter, calls, keys, gone...)

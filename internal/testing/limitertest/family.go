@@ -22,7 +22,8 @@ import (
 type Pair struct {
 	About   string
 	Limiter ratelimit.Limiter
-	Model   func() model.Model // of a key that was never used
+	Keys
+	Model func() model.Model // of a key that was never used
 
 	// Simulated is the same limiter for package simulate.
 	Simulated simulate.Algorithm
@@ -341,7 +342,7 @@ func Seed(t testing.TB) uint64 {
 func ResultOf(a model.Answer) ratelimit.Result {
 	return ratelimit.Result{
 		Allowed: a.Allowed, Limit: a.Limit, Window: a.Window, Remaining: a.Remaining,
-		RetryAfter: a.RetryAfter, ResetAfter: a.ResetAfter,
+		RetryAfter: a.RetryAfter, ResetAfter: a.ResetAfter, ByShare: a.ByShare,
 	}
 }
 

@@ -46,6 +46,7 @@ type Answer struct {
 	Remaining  int
 	RetryAfter time.Duration
 	ResetAfter time.Duration
+	ByShare    bool
 }
 
 // count decides on n permits of a window of which so many are used, and returns how many are

@@ -1,0 +1,26 @@
+package limitertest
+
+import "github.com/tryacquire/ratelimit"
+
+// Keys are the keys of an algorithm.
+type Keys struct {
+	Tenants bool // each is a limit, and one of those who share it
+}
+
+// Of is the key for what tests call key. Different keys share nothing.
+func (k Keys) Of(key string) string {
+	if k.Tenants {
+		return "{" + key + "}:tenant"
+	}
+	return key
+}
+
+// Forget deletes all that is held under a key of a test.
+func (k Keys) Forget(l ratelimit.Limiter, key string) error {
+	if k.Tenants {
+		if err := l.Reset(ctx, "{"+key+"}"); err != nil {
+			return err
+		}
+	}
+	return l.Reset(ctx, k.Of(key))
+}
