@@ -39,15 +39,13 @@ func (b *bucketCore) build(client Client, s settings, a algorithm) error {
 // it: TryAcquire is denied, and a later reservation is due later. So reservations are due in the order in which
 // Redis decides, in any number of processes. [Wait] reserves and sleeps.
 //
-// n may be more than the burst: then the permits are due when as many would have come. Wait takes no more than the burst.
-// If the permits would be due later than maxWait, Reserve takes nothing and returns a *[WaitError], which says how
-// long the wait would have been. Its other errors are those of Charge, and ErrInvalidConfig for a maxWait
-// below 0. If ctx ends while the call is in flight, the reservation is cancelled when Redis answers. After another
-// error the permits may have been taken, once.
+// n may be more than the burst: then the permits are due when as many would have come. If they would be due later than
+// maxWait, Reserve takes nothing and returns a *[WaitError], which says how long the wait would have been. Its other
+// errors are those of Charge, and ErrInvalidConfig for a maxWait below 0. If ctx ends while the call is in flight, the
+// reservation is cancelled when Redis answers. After another error the permits may have been taken, once.
 //
-// Permits that are used when they are due never exceed burst + rate × t (capacity + rate × t) in any interval t, with the
-// largest n in place of a smaller burst; used late by at most d, as much with t + d for t. It costs Redis half as much again as TryAcquire. docs/waiting.md
-// has the rest.
+// Permits that are used when they are due never exceed max(burst, n) + rate × t in any interval t; used late by at most
+// d, as much with t + d for t. It costs Redis half as much again as TryAcquire. docs/waiting.md has the rest.
 func (b *bucketCore) Reserve(ctx context.Context, key string, n int, maxWait time.Duration) (*Reservation, error) {
 	return b.promise(ctx, key, reserving{n: n, longest: maxWait, timing: realTime})
 }

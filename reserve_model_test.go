@@ -120,6 +120,10 @@ func TestReservationsAnswerAsTheirModels(t *testing.T) {
 						longest = min(longest, 1<<51) // more counts as this
 						answer, due, cancel := m.Reserve(step.Now, step.N, longest)
 						r, err := ratelimit.ReserveBy(still, l, "k", step.N, time.Duration(longest)*time.Microsecond)
+						if !answer.Allowed && due > 1<<52 { // 142 years, to which a script adds the instant
+							require.InDelta(t, float64(due), float64(waitError(t, err).Wait.Microseconds()), 2)
+							break
+						}
 						if !answer.Allowed {
 							require.Equal(t, &ratelimit.WaitError{Key: "k", Wait: time.Duration(due) * time.Microsecond}, waitError(t, err),
 								"%s: step %d: %+v within %d", p.About, i, step, longest)

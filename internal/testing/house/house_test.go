@@ -23,7 +23,7 @@ var capabilities = []struct {
 	files, lines, names, methods, doc, guides, scripts int
 }{
 	{name: "limits in a file", guides: 89},
-	{name: "a service for Envoy", guides: 94},
+	{name: "a service for Envoy", guides: 142},
 	{name: "what users of other middlewares expect of httplimit", guides: 54},
 	{name: "clients of other libraries", guides: 39, doc: 1},
 	{name: "numbers of money", guides: 16, scripts: 5},
@@ -35,6 +35,7 @@ var capabilities = []struct {
 	{name: "a hold by an id", lines: 200, methods: 2, doc: 32, guides: 28},
 	{name: "permits that come back without a ticket", methods: 5, doc: 21, guides: 4},
 	{name: "tickets that free themselves", files: 1, lines: 420, names: 2, methods: 5, doc: 63, guides: 88, scripts: 560},
+	{name: "a reservation of more than the burst", doc: 1, guides: 8},
 	{name: "a wait for a place", lines: 120, names: 1, doc: 22, guides: 23},
 	{name: "a gateway with budgets", guides: 10}, // what an estimate decides, and the mistakes of gateways
 	{name: "the same take twice", files: 1, lines: 132, names: 2, doc: 32, guides: 24},
