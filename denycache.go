@@ -26,7 +26,9 @@ import (
 //     notices when the stored denial ends.
 //
 // Around a [Choice], a denial is forgotten when another limiter is picked for that key than the one that denied.
-// Answers of a [Fallback]'s secondary are not stored.
+// Answers of a [Fallback]'s secondary are not stored. Around a [Leased], which may have permits that Redis
+// denies, calls that take n always ask it; other operations are denied from memory, and the cache hears of permits that
+// slices give back.
 //
 // A denial from memory has the RetryAfter and ResetAfter of the stored one, less the time since then, and its Limit,
 // Window and Remaining. RetryAfter is never too long; for more permits than were denied it is a lower bound. When the
@@ -42,6 +44,7 @@ type DenyCache struct {
 	watch   *watch // nil: nobody observes
 	limiter Limiter
 	choice  *Choice // limiter, if that is one
+	slices  bool    // a Leased is inside
 	table   *denials.Table
 	hears   hearers // of the cache alone
 }
@@ -69,6 +72,7 @@ func NewDenyCache(l Limiter, opts ...PolicyOption) (*DenyCache, error) {
 	c.by, c.hears.hearer = c, c
 	c.watch = s.watch(s.name) // without a name, the limiter's
 	c.choice, _ = l.(*Choice)
+	c.slices = hasSlices(l)
 	c.table.NoteDecided(kindOf(l).most)
 	return c, nil
 }
@@ -98,7 +102,7 @@ func (c *DenyCache) TryAcquire(ctx context.Context, key string) (Result, error) 
 // of this package's limiters. It asks any other about more permits than that limiter has decided on so far.
 func (c *DenyCache) TryAcquireN(ctx context.Context, key string, n int) (Result, error) {
 	var picked any
-	if c.table != nil && c.watch == nil && n > 0 && 0 < len(key) && len(key) <= maxDenyCacheKey {
+	if c.table != nil && c.watch == nil && !c.slices && n > 0 && 0 < len(key) && len(key) <= maxDenyCacheKey {
 		// The usual denial, in some 60 ns. What else there is to do, around does, which looks once more.
 		if c.choice != nil {
 			var err error
@@ -106,7 +110,7 @@ func (c *DenyCache) TryAcquireN(ctx context.Context, key string, n int) (Result,
 				return Result{}, err
 			}
 		}
-		if d, ok := c.table.Find(c.table.Hash(key), key, n, picked); ok && ctx.Err() == nil {
+		if d, ok := c.table.Find(c.table.Hash(key), key, n, picked); ok && ctx.Err() == nil && !hasSlices(picked) {
 			return Result(d), nil
 		}
 	}
@@ -139,6 +143,8 @@ func (c *DenyCache) Reset(ctx context.Context, key string) error {
 
 // mostOf is the largest n that a limiter of this package decides on, and 0 of any other.
 func mostOf(limiter any) int { return kindOf(limiter).most }
+
+func (c *DenyCache) memory() *denials.Table { return c.table }
 
 // givesBack removes the denials of key.
 func (c *DenyCache) givesBack(_ context.Context, key string, n, actual int) (done func(error)) {
@@ -200,11 +206,9 @@ func (*DenyCache) around(ctx context.Context, call *call, own claimSet) outcome 
 		return asked[0].change(ctx, call)
 	}
 	for i := range call.claims {
-		if cache := asked[i].cache; cache == nil {
-		} else if claim := &call.claims[i]; claim.hearers == nil {
-			claim.hearers = &cache.hears
-		} else {
-			claim.hearers = claim.hearers.and(cache)
+		if cache := asked[i].cache; cache != nil {
+			claim := &call.claims[i]
+			claim.hearers = claim.hearers.beside(&cache.hears)
 		}
 	}
 	out := call.decide(ctx)
@@ -322,7 +326,11 @@ func (q *memoryQuestion) about(ctx context.Context, c *call, claim *Claim) (err 
 	if len(claim.key) > maxDenyCacheKey || claim.n < 1 {
 		return nil
 	}
-	if c.op.forMemory != nil && c.once == nil && !sharesLimit(q.limiter) { // an id may have been allowed before
+	switch {
+	case c.op.forMemory == nil, c.once != nil: // an id may have been allowed before
+	case sharesLimit(q.limiter):
+	case c.spends() && hasSlices(q.limiter): // which may have permits that Redis denies, and denies what Redis would allow
+	default:
 		q.n = c.op.forMemory(claim.n)
 	}
 	q.hash = cache.table.Hash(claim.key)
@@ -347,6 +355,16 @@ func checkCached(l Limiter) error {
 		}
 	}
 	return nil
+}
+
+// hasSlices reports whether a Leased takes the permits of l.
+func hasSlices(l any) bool {
+	for ; l != nil; l = kindOf(l).inside {
+		if p, ok := l.(policy); ok && p.rank() == rankLeased {
+			return true
+		}
+	}
+	return false
 }
 
 // sharesLimit reports whether l decides for tenants of one limit: what others take can end a denial before its RetryAfter.

@@ -5,11 +5,15 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
+	"weak"
 
 	"github.com/tryacquire/ratelimit/internal/await"
 	"github.com/tryacquire/ratelimit/internal/decision"
+	"github.com/tryacquire/ratelimit/internal/denials"
 	"github.com/tryacquire/ratelimit/internal/exact"
 	"github.com/tryacquire/ratelimit/internal/gcra"
 	"github.com/tryacquire/ratelimit/internal/lease"
@@ -41,7 +45,9 @@ type Leased struct {
 	core    *core // of limiter
 	table   *lease.Table
 	now     func() lease.Instant
-	known   Result // what all answers of slices have in common
+	known   Result                                        // what all answers of slices have in common
+	hears   hearers                                       // of the Leased alone
+	caches  atomic.Pointer[[]weak.Pointer[denials.Table]] // that hear what slices give back
 }
 
 func (l *Leased) kind() kind { return kindAround(l, l.limiter) }
@@ -80,7 +86,7 @@ func NewLeased(l Limiter, opts ...PolicyOption) (*Leased, error) {
 		table: lease.NewTable(rule, cmp.Or(s.maxKeys, defaultMaxKeys)), now: lease.NewClock().Now,
 		known: Result{Limit: int(b.Limit), Window: b.Window, Leased: true},
 	}
-	leased.by = leased
+	leased.by, leased.hears.hearer = leased, leased
 	return leased, nil
 }
 
@@ -149,9 +155,9 @@ func (l *Leased) TryAcquireN(ctx context.Context, key string, n int) (Result, er
 		case a.Verdict == lease.Denied:
 			return l.denied(a.Left, a.RetryAfter, a.ResetAfter), nil
 		}
-		return l.follow(ctx, key, n, a, nil)
+		return l.follow(ctx, key, n, a)
 	}
-	return l.acquire(ctx, key, n, nil)
+	return l.acquire(ctx, key, n)
 }
 
 // atOnce is the answer to a call that is known in this process, if there is one.
@@ -162,7 +168,7 @@ func (l *Leased) atOnce(ctx context.Context, key string, n int) (Result, bool) {
 	switch a := l.table.TakeAtOnce(key, n, l.now()); a.Verdict {
 	case lease.Allowed:
 		if a.Flight != nil {
-			l.fly(a.Flight, nil)
+			l.fly(a.Flight)
 		}
 		return l.allowed(a.Left, a.ResetAfter), true
 	case lease.Denied:
@@ -188,17 +194,17 @@ func (l *Leased) denied(left int, retry, reset time.Duration) Result {
 	return r
 }
 
-// acquire takes n permits for a call with these hearers.
+// acquire takes n permits.
 //
 //go:noinline
-func (l *Leased) acquire(ctx context.Context, key string, n int, around *hearers) (Result, error) {
+func (l *Leased) acquire(ctx context.Context, key string, n int) (Result, error) {
 	switch {
 	case l.table == nil:
 		return Result{}, errUnmade
 	case !l.takes(ctx, key, n):
 		return l.limiter.TryAcquireN(ctx, key, n)
 	}
-	return l.follow(ctx, key, n, l.table.Take(key, n, l.now()), around)
+	return l.follow(ctx, key, n, l.table.Take(key, n, l.now()))
 }
 
 // mostWaits is how many flights of others a call waits for before it asks on its own.
@@ -207,20 +213,20 @@ const mostWaits = 2
 // follow does what the table says of a call.
 //
 //go:noinline
-func (l *Leased) follow(ctx context.Context, key string, n int, a lease.Answer, around *hearers) (Result, error) {
+func (l *Leased) follow(ctx context.Context, key string, n int, a lease.Answer) (Result, error) {
 	began := l.watch.begin()
 	o := Observation{Call: callAcquire, Source: SourceLease, Key: key, N: n}
 	for waits := 0; ; waits++ {
 		switch f := a.Flight; a.Verdict {
 		case lease.Allowed:
 			if f != nil {
-				l.fly(f, around)
+				l.fly(f)
 			}
 			o.Result = l.allowed(a.Left, a.ResetAfter)
 		case lease.Denied:
 			o.Result = l.denied(a.Left, a.RetryAfter, a.ResetAfter)
 		case lease.Ask:
-			l.fly(f, around)
+			l.fly(f)
 			if f.Long == 0 {
 				return l.direct(ctx, key, n, f)
 			}
@@ -278,9 +284,9 @@ func (l *Leased) direct(ctx context.Context, key string, n int, f *lease.Flight)
 }
 
 // fly sends what a flight asks for in goroutines that end with the client's calls.
-func (l *Leased) fly(f *lease.Flight, around *hearers) {
+func (l *Leased) fly(f *lease.Flight) {
 	for _, u := range f.Back {
-		go func() { _ = l.giveBack(context.Background(), f.Key(), u, around) }()
+		go func() { _ = l.giveBack(context.Background(), f.Key(), u) }()
 	}
 	if f.Ahead != nil {
 		go l.ask(f.Ahead)
@@ -325,21 +331,21 @@ func (l *Leased) ask(f *lease.Flight) {
 	}, l.now())
 	reply.Done()
 	if unused.N > 0 {
-		_ = l.giveBack(context.Background(), f.Key(), unused, nil)
+		_ = l.giveBack(context.Background(), f.Key(), unused)
 	}
 }
 
 // giveBack gives back permits of a slice that nobody will spend.
-func (l *Leased) giveBack(ctx context.Context, key string, u lease.Unused, around *hearers) (err error) {
+func (l *Leased) giveBack(ctx context.Context, key string, u lease.Unused) (err error) {
 	o := Observation{Call: callReturn, Key: key, N: u.N}
 	began := l.watch.begin()
-	done := around.givesBack(ctx, key, u.N, 0)
+	done := l.returns(key)
 	returned := false
 	defer func() {
 		if !returned {
 			err = await.Unfinished(recover())
 		}
-		done(err)
+		done()
 		if o.Err = err; l.watch != nil {
 			l.watch.end(ctx, began, o)
 		}
@@ -391,7 +397,7 @@ func (l *Leased) Close(ctx context.Context) error {
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()
-			errs[i] = l.giveBack(ctx, r.key, r.Unused, nil)
+			errs[i] = l.giveBack(ctx, r.key, r.Unused)
 		})
 	}
 	wg.Wait()
@@ -407,20 +413,73 @@ func (l *Leased) rank() int { return rankLeased }
 
 // around takes permits from slices for a call with one claim that takes n. All else asks the limiters.
 func (*Leased) around(ctx context.Context, c *call, own claimSet) outcome {
-	if c.one() && c.opOf(0) == acquire {
+	if c.spends() {
 		claim := &c.claims[0]
-		l := claim.outer.(*Leased)
-		r, err := l.acquire(ctx, claim.key, claim.n, claim.hearers)
+		r, err := claim.outer.(*Leased).acquire(ctx, claim.key, claim.n)
 		return outcome{result: r, err: err, bucket: true}
 	}
 	for i := range c.claims {
 		if own.has(i) {
-			l := c.claims[i].outer.(*Leased)
+			claim := &c.claims[i]
+			l := claim.outer.(*Leased)
 			if l.table == nil {
 				return failedWith(errUnmade)
 			}
-			c.claims[i].by(l.limiter)
+			claim.by(l.limiter)
+			l.note(claim.hearers)
+			claim.hearers = claim.hearers.beside(&l.hears)
 		}
 	}
 	return c.decide(ctx)
+}
+
+// spends reports whether a Leased answers the call from slices.
+func (c *call) spends() bool { return c.one() && c.once == nil && c.opOf(0) == acquire }
+
+// givesBack ends the denials of key that the table has: it hears what comes back through the Leased.
+func (l *Leased) givesBack(_ context.Context, key string, n, actual int) (done func(error)) {
+	return func(error) { // after an error they may have come back all the same
+		if actual < n {
+			l.table.Returned(key)
+		}
+	}
+}
+
+// note notes the memory of the caches around the Leased. They hear what slices give back, whichever call brings it. A cache
+// that nobody uses any more is not kept.
+func (l *Leased) note(around *hearers) {
+	for ; around != nil; around = around.others {
+		cache, ok := around.hearer.(interface{ memory() *denials.Table })
+		for ok {
+			old, w := l.caches.Load(), weak.Make(cache.memory())
+			all := []weak.Pointer[denials.Table]{w}
+			if old != nil && slices.Contains(*old, w) {
+				break
+			} else if old != nil {
+				gone := func(w weak.Pointer[denials.Table]) bool { return w.Value() == nil }
+				all = append(slices.DeleteFunc(slices.Clone(*old), gone), w)
+			}
+			if l.caches.CompareAndSwap(old, &all) {
+				break
+			}
+		}
+	}
+}
+
+// returns is called before permits of a slice are given back, and done after it.
+func (l *Leased) returns(key string) (done func()) {
+	var all []func()
+	if caches := l.caches.Load(); caches != nil {
+		for _, w := range *caches {
+			if cache := w.Value(); cache != nil {
+				all = append(all, cache.ReturnPermits(key))
+			}
+		}
+	}
+	return func() {
+		for _, done := range all {
+			done()
+		}
+		l.table.Returned(key)
+	}
 }

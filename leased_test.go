@@ -579,28 +579,3 @@ func TestManyCallersOfSlices(t *testing.T) {
 		require.NoError(t, l.Close(ctx))
 	}
 }
-
-func TestDebug(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *ratelimittest.Env) {
-		ob := ratelimit.WithObserver(func(_ context.Context, o ratelimit.Observation) {
-			if o.Call != "acquire" {
-				t.Log(time.Now().UnixMilli()%100000, o.Call, o.N, o.Taken, o.Result.Remaining)
-			}
-		})
-		b := ratelimit.Must(ratelimit.NewTokenBucket(e.Client(), ratelimit.PerSecond(1000), 1000))
-		l := ratelimit.Must(ratelimit.NewLeased(b, ob))
-		heat(t, e, l, "k")
-		for range 2500 {
-			e.Advance(2 * time.Millisecond)
-			must(t)(l.TryAcquire(ctx, "k"))
-		}
-		s, _ := e.Client().Get(ctx, "ratelimit:default:tokenbucket{k}").Result()
-		t.Log(s)
-		b.TryAcquireUpTo(ctx, "k", 1000)
-		s, _ = e.Client().Get(ctx, "ratelimit:default:tokenbucket{k}").Result()
-		t.Log(s)
-		l.Close(ctx)
-		s, _ = e.Client().Get(ctx, "ratelimit:default:tokenbucket{k}").Result()
-		t.Log(s)
-	})
-}

@@ -471,6 +471,14 @@ type hearers struct {
 // and is h, and x.
 func (h *hearers) and(x hearer) *hearers { return &hearers{x, h} }
 
+// beside is h, and x, of which nothing is allocated if it is alone.
+func (h *hearers) beside(x *hearers) *hearers {
+	if h == nil {
+		return x
+	}
+	return h.and(x.hearer)
+}
+
 // with is h, and all others.
 func (h *hearers) with(others *hearers) *hearers {
 	if h == nil {

@@ -17,6 +17,7 @@ type Flight struct {
 	key    *key
 	sent   Instant
 	resets int
+	backs  int
 	gone   bool // guarded by key.mu: who asked for Waiting permits has left
 
 	over    chan struct{} // closed when it has ended; nil of an ordinary call
@@ -92,11 +93,15 @@ func (f *Flight) Landed(r Reply, now Instant) (unused Unused) {
 	case r.Taken == 0 && k.demand(f.sent.Mono)*f.table.rule.Refill.Seconds() >= busy:
 		f.pace(r)
 	case r.Taken == 0:
-		k.deny(f.sent.Mono+r.RetryAfter, f.Waiting)
+		f.deny(f.sent.Mono+r.RetryAfter, f.Waiting)
 	default:
 		k.pause /= 2
 	}
 	denied := k.until(now)
+	if r.Taken == 0 { // also if permits have come back since
+		denied.RetryAfter = max(denied.RetryAfter, f.sent.Mono+r.RetryAfter-now.Mono)
+		denied.ResetAfter = max(denied.ResetAfter, denied.RetryAfter)
+	}
 	f.outcome.RetryAfter, f.outcome.ResetAfter = denied.RetryAfter, denied.ResetAfter
 	f.end()
 	return unused
@@ -116,8 +121,12 @@ func (k *key) bound(spare int64) {
 	}
 }
 
-// deny denies calls for n permits or more until an instant.
-func (k *key) deny(until time.Duration, n int) {
+// deny denies calls for n permits or more until an instant, unless permits have come back since the flight was sent.
+func (f *Flight) deny(until time.Duration, n int) {
+	k := f.key
+	if f.backs != k.backs {
+		return
+	}
 	k.least.Store(int64(max(n, 1)))
 	k.next.Store(int64(until))
 }
@@ -144,7 +153,7 @@ func (f *Flight) pace(r Reply) {
 	if r.Taken == 0 {
 		next, least = max(next, r.RetryAfter), f.Waiting
 	}
-	k.deny(f.sent.Mono+next, least)
+	f.deny(f.sent.Mono+next, least)
 }
 
 // Lost ends a flight without a reply.

@@ -46,6 +46,7 @@ type key struct {
 	mu     sync.Mutex    // guards all below, and changes of slices
 	flight *Flight       // for a slice that is under way; nil: none is
 	resets int           // how often the state was deleted
+	backs  int           // how often permits came back, or the state was deleted
 	calls  float64       // permits that were asked for, each counting less with time
 	at     time.Duration // to when
 	pause  float64

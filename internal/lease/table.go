@@ -178,7 +178,7 @@ func (t *Table) ask(k *key, n int, now Instant) Answer {
 		f = t.fly(k, want, 1, now)
 	}
 	if f == nil { // all of several permits are there or none is taken, which a slice does not promise
-		f = &Flight{Waiting: n, Back: k.takeBack(), table: t, key: k, sent: now, Ahead: t.fly(k, want, 0, now)}
+		f = &Flight{Waiting: n, Back: k.takeBack(), table: t, key: k, sent: now, backs: k.backs, Ahead: t.fly(k, want, 0, now)}
 	}
 	return Answer{Verdict: Ask, Left: int(left), Flight: f}
 }
@@ -190,7 +190,7 @@ func (t *Table) fly(k *key, want, waiting int, now Instant) *Flight {
 	}
 	k.flight = &Flight{
 		Want: want, Waiting: waiting, Long: t.rule.Long(), Back: k.takeBack(),
-		table: t, key: k, sent: now, resets: k.resets, over: make(chan struct{}),
+		table: t, key: k, sent: now, resets: k.resets, backs: k.backs, over: make(chan struct{}),
 	}
 	return k.flight
 }
@@ -291,6 +291,20 @@ func (t *Table) Forget(name string) {
 	k.clear()
 	k.back = nil
 	k.pause = 0
+	k.returned()
+}
+
+// Returned ends the denials of a key of which permits have come back.
+func (t *Table) Returned(name string) {
+	if k := t.known(name); k != nil {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.returned()
+	}
+}
+
+func (k *key) returned() {
+	k.backs++
 	k.next.Store(0)
 }
 
