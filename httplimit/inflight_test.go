@@ -315,6 +315,32 @@ func TestAQueueIsBounded(t *testing.T) {
 	})
 }
 
+// TestWhoLeavesTheLine before anybody was asked is reported with the time in it.
+func TestWhoLeavesTheLine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		env := ratelimittest.New(t)
+		var seen []ratelimit.Observation
+		observed := ratelimit.WithObserver(func(_ context.Context, o ratelimit.Observation) {
+			if errors.Is(o.Err, context.Canceled) {
+				seen = append(seen, o)
+			}
+		})
+		reports := ratelimit.Must(ratelimit.NewInFlight(env.Client(), 1, time.Hour, ratelimit.WithName("reports"), observed))
+		h := inFlight(t, reports, httplimit.WithMaxWait(25*time.Second))(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(10 * time.Second) }))
+		go do(h, newRequest("GET", "/works"))
+		synctest.Wait()
+		go do(h, newRequest("GET", "/first"))
+		synctest.Wait()
+		leaving, leave := context.WithCancel(t.Context())
+		go do(h, newRequest("GET", "/leaves").WithContext(leaving))
+		time.Sleep(time.Second)
+		leave()
+		time.Sleep(time.Minute) // all are answered
+		require.Len(t, seen, 1)
+		require.Equal(t, time.Second, seen[0].Waited)
+	})
+}
+
 // TestAQueueOfSeveralLimits: places and permits, all or nothing; a limit that denies for longer than the wait denies at once.
 func TestAQueueOfSeveralLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

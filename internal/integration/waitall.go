@@ -94,7 +94,8 @@ func (l *Line) acquire(ctx context.Context, claims []ratelimit.Claim, longest ti
 		if !asked {
 			ask()
 		}
-	case !asked: // the limiters report that the client has left
+	case !asked: // the limiters report that the client has left, and how long it was in the line
+		call.Again()
 		return ratelimit.TryAcquireAcrossSlots(attempt, claims...)
 	default:
 		return ratelimit.AllResult{}, fmt.Errorf("ratelimit: waiting for a place: %w", ctx.Err())
