@@ -358,6 +358,12 @@ func Operate(l *TokenBucket, key string, o redisexec.Operation) ([]int64, error)
 	return reply.Keep(), err
 }
 
+// OperateWindow decides one operation on its own.
+func OperateWindow(l *FixedWindow, key string, o redisexec.Operation) ([]int64, error) {
+	reply, err := l.exec.Operate(context.Background(), l.head.Of(key), o)
+	return reply.Keep(), err
+}
+
 // RemoveFew lets a sliding window or log remove few entries that have left the windows in one
 // execution: one, and of a sorted set two for each permit that is taken. It reports whether l is one.
 // It has not been called yet.

@@ -102,7 +102,7 @@ func (p *leaseReplay) play(t *testing.T, h quotaslices.History) {
 	p.server.FlushAll()
 	p.now = limitertest.Start
 	p.server.SetTime(p.now)
-	player := quotaslices.Player{Bucket: p.model}
+	player := quotaslices.Player{Algorithm: p.model}
 	var held []replayedSlice
 	operate := func(rule int8, o redisexec.Operation) []int64 {
 		words, err := ratelimit.Operate(p.buckets[rule], "k", o)
@@ -144,8 +144,7 @@ func (p *leaseReplay) play(t *testing.T, h quotaslices.History) {
 			p.pass(int(m.N))
 		}
 		for rule, l := range p.buckets {
-			burst, permit := p.model.Rules[rule].Limit, p.model.Permit
-			left := max(burst-(player.Missing(rule)+permit-1)/permit, 0)
+			left := player.Remaining(rule)
 			r, err := l.Peek(ctx, "k")
 			require.NoError(t, err)
 			state, _ := p.server.Get(bucketKey)

@@ -19,18 +19,19 @@ import (
 	"github.com/tryacquire/ratelimit/internal/lease"
 	"github.com/tryacquire/ratelimit/internal/limitername"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
+	"github.com/tryacquire/ratelimit/internal/windows"
 )
 
-// A Leased is a [Limiter] that takes permits of a bucket ahead, a slice at a time, and spends them in this process: a
+// A Leased is a [Limiter] that takes permits of a bucket or a window ahead, a slice at a time, and spends them in this process: a
 // decision about a hot key then takes some 100 ns and no call to Redis. All processes together, and plain limiters of the
-// same name beside them, allow exactly what the bucket's rule allows, whatever crashes and whichever replies are lost.
+// same name beside them, allow exactly what the rule allows, whatever crashes and whichever replies are lost.
 //
-// A slice lasts a quarter of the time in which the bucket refills, at most 10s, and is as large as this process's demand
+// A slice lasts a quarter of the time in which the bucket refills, or of the window and not beyond its end, at most 10s, and is as large as this process's demand
 // for the key in that time, at most a quarter of what is left. Keys with a demand below some ten permits in that time ask
 // Redis as without the Leased. What is left of a slice when it ends is given back if it is 4 permits or more, and
 // by [Leased.Close].
 //
-// A process that gets less than it asks for waits before it asks again, and denies calls in the meantime: the permits go to
+// Of a bucket, a process that gets less than it asks for waits before it asks again, and denies calls in the meantime: the permits go to
 // the other processes, or come back in the next slice. So while the demand exceeds the rule, a call can be denied although
 // another process holds permits. RetryAfter then says when this process asks again.
 //
@@ -48,6 +49,7 @@ type Leased struct {
 	known   Result                                        // what all answers of slices have in common
 	hears   hearers                                       // of the Leased alone
 	caches  atomic.Pointer[[]weak.Pointer[denials.Table]] // that hear what slices give back
+	window  atomic.Int64                                  // of a calendar, as the last reply had it; otherwise 0
 }
 
 func (l *Leased) kind() kind { return kindAround(l, l.limiter) }
@@ -59,7 +61,8 @@ const (
 	returning      = 64                    // calls under way that give back
 )
 
-// NewLeased puts slices in front of a [TokenBucket] or a [LeakyBucket] that Redis's clock decides. The error wraps
+// NewLeased puts slices in front of a [TokenBucket], a [LeakyBucket], a [FixedWindow] or a [CalendarWindow] that Redis's clock
+// decides. The error wraps
 // ErrInvalidConfig: the limiter is nil or cannot be leased, an option is nil, given twice or cannot work. Call
 // [Leased.Close] when the process ends.
 //
@@ -70,57 +73,99 @@ func NewLeased(l Limiter, opts ...PolicyOption) (*Leased, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, b, err := leasable(l)
+	c, err := leasable(l)
 	if err != nil {
 		return nil, err
 	}
-	rule := lease.Rule{Limit: int(b.Size), Refill: exact.Duration(b.Restores(gcra.Level{Permits: b.Size})), Most: s.maxSlice}
+	rule, known, err := leased(c.explainer)
+	if err != nil {
+		return nil, err
+	}
+	rule.Most = s.maxSlice
+	name := cmp.Or(s.name, limitername.Of(l))
+	made := &Leased{
+		name: name, watch: s.watch(name), limiter: l, core: c,
+		table: lease.NewTable(rule, cmp.Or(s.maxKeys, defaultMaxKeys)), now: lease.NewClock().Now,
+		known: known,
+	}
+	made.by, made.hears.hearer = made, made
+	return made, nil
+}
+
+// leased is what slices follow from if replies are explained so, and what their answers have in common.
+func leased(e decision.Explainer) (rule lease.Rule, known Result, err error) {
+	known = Result{Leased: true}
+	var b *gcra.Bucket
+	switch e := e.(type) {
+	case *windows.Fixed:
+		known.Limit, known.Window = int(e.Limit), e.Window
+		rule = lease.Rule{Limit: int(e.Own), Refill: e.Window, Window: true}
+		if rule.Refill < shortestRefill {
+			err = invalidConfig("NewLeased: the window lasts %v, so that slices would end before they are here; "+
+				"let it last at least %v", rule.Refill, shortestRefill)
+		}
+		return rule, known, err
+	case windows.Calendar:
+		known.Limit = int(e.Limit)
+		return lease.Rule{Limit: int(e.Own), Refill: 24 * time.Hour, Window: true}, known, nil
+	case gcra.Even:
+		b = e.Bucket
+	case gcra.Stepped:
+		b = e.Bucket
+	}
+	known.Limit, known.Window = int(b.Limit), b.Window
+	rule = lease.Rule{Limit: int(b.Size), Refill: exact.Duration(b.Restores(gcra.Level{Permits: b.Size}))}
 	if rule.Refill < shortestRefill {
-		return nil, invalidConfig("NewLeased: the bucket refills in %v, so that slices would end before they are here; "+
+		err = invalidConfig("NewLeased: the bucket refills in %v, so that slices would end before they are here; "+
 			"let the burst be at least %d, what the rate restores in %v", rule.Refill,
 			exact.CeilDiv(b.Size*shortestRefill.Microseconds(), rule.Refill.Microseconds())+b.Limit-b.Size, shortestRefill)
 	}
-	name := cmp.Or(s.name, limitername.Of(l))
-	leased := &Leased{
-		name: name, watch: s.watch(name), limiter: l, core: c,
-		table: lease.NewTable(rule, cmp.Or(s.maxKeys, defaultMaxKeys)), now: lease.NewClock().Now,
-		known: Result{Limit: int(b.Limit), Window: b.Window, Leased: true},
-	}
-	leased.by, leased.hears.hearer = leased, leased
-	return leased, nil
+	return rule, known, err
 }
 
-// leasable is the core of a limiter whose permits can be leased, and its bucket.
-func leasable(l Limiter) (*core, *gcra.Bucket, error) {
+// leasable is the core of a limiter whose permits can be leased.
+func leasable(l Limiter) (*core, error) {
 	k := kindOf(l)
-	refuse := func(why string) (*core, *gcra.Bucket, error) {
-		return nil, nil, invalidConfig("NewLeased: %T: %s", l, why)
+	refuse := func(why string) (*core, error) {
+		return nil, invalidConfig("NewLeased: %T: %s", l, why)
 	}
 	switch {
 	case k.absent:
-		return nil, nil, invalidConfig("NewLeased: the limiter is nil")
+		return nil, invalidConfig("NewLeased: the limiter is nil")
 	case k.unmade():
-		return nil, nil, errUnmade
+		return nil, errUnmade
 	case k.role == decorator:
-		return refuse("it goes around the Leased; give NewLeased the bucket inside")
+		return refuse("it goes around the Leased; give NewLeased the limiter inside")
 	case k.role == inMemory:
 		return refuse("its permits are in this process already; give a bucket on Redis")
 	case k.role == several:
 		return refuse("it takes permits of several limits at once, which asks Redis; put a Leased around a limit that is asked alone")
 	case k.core == nil:
-		return refuse("it is no limiter of this package; give NewLeased the bucket inside")
-	case !k.core.isBucket():
-		return refuse("only permits of a TokenBucket or a LeakyBucket can be leased; for a limit of n in each window, " +
-			"use a token bucket with n per window and the burst that callers need")
+		return refuse("it is no limiter of this package; give NewLeased the limiter inside")
+	case k.core.ticketed():
+		return refuse("WithTicketLease: slices are not decided beside such tickets; leave the option out")
+	case !canLease(k.core.explainer):
+		return refuse("only permits of buckets, of a FixedWindow and of a CalendarWindow can be leased; for a limit of n in each " +
+			"window, use a token bucket with n per window and the burst that callers need")
 	case k.core.clock != nil:
 		return refuse("WithClock: a slice ends by the server's clock; leave the option out")
 	}
-	switch e := k.core.explainer.(type) {
-	case gcra.Even:
-		return k.core, e.Bucket, nil
-	default:
-		return k.core, e.(gcra.Stepped).Bucket, nil
+	return k.core, nil
+}
+
+// ticketed reports whether its estimates have a lease.
+func (c *core) ticketed() bool {
+	_, ok := c.explainer.(ticketed)
+	return ok
+}
+
+// canLease reports whether the scripts whose replies are explained so have slices.
+func canLease(e decision.Explainer) bool {
+	switch e.(type) {
+	case gcra.Even, gcra.Stepped, *windows.Fixed, windows.Calendar:
+		return true
 	}
+	return false
 }
 
 // WithMaxSlice bounds how many permits of a key a [Leased] holds unspent in this process, at least 8. It bounds what is
@@ -182,14 +227,23 @@ func (l *Leased) takes(ctx context.Context, key string, n int) bool {
 	return l.table != nil && 0 < n && n <= l.core.most && 0 < len(key) && len(key) <= maxLeasedKey && ctx.Err() == nil
 }
 
-func (l *Leased) allowed(left int, reset time.Duration) Result {
+// common is what all answers of slices have in common.
+func (l *Leased) common() Result {
 	r := l.known
+	if r.Window == 0 { // of a calendar
+		r.Window = time.Duration(l.window.Load())
+	}
+	return r
+}
+
+func (l *Leased) allowed(left int, reset time.Duration) Result {
+	r := l.common()
 	r.Allowed, r.Remaining, r.ResetAfter = true, left, reset
 	return r
 }
 
 func (l *Leased) denied(left int, retry, reset time.Duration) Result {
-	r := l.known
+	r := l.common()
 	r.Remaining, r.RetryAfter, r.ResetAfter = left, retry, reset
 	return r
 }
@@ -275,6 +329,7 @@ func (l *Leased) direct(ctx context.Context, key string, n int, f *lease.Flight)
 	if err != nil {
 		return r, err
 	}
+	l.lasts(r)
 	reply := lease.Reply{Left: r.Remaining, RetryAfter: r.RetryAfter, ResetAfter: r.ResetAfter}
 	if r.Allowed {
 		reply.Taken = n
@@ -325,6 +380,7 @@ func (l *Leased) ask(f *lease.Flight) {
 	words, own := reply.Words, l.core.exec.Words
 	taken := words[1+decision.WordAllowed]
 	o.Result, o.Taken = l.core.explain(words[1:1+own], 1, taken, taken > 0), int(taken)
+	l.lasts(o.Result)
 	unused := f.Landed(lease.Reply{
 		Taken: o.Taken, Lasts: exact.Duration(words[0]), Ticket: lease.Ticket{Where: words[1+own], Which: words[2+own]},
 		Left: o.Result.Remaining, RetryAfter: o.Result.RetryAfter, ResetAfter: o.Result.ResetAfter,
@@ -332,6 +388,13 @@ func (l *Leased) ask(f *lease.Flight) {
 	reply.Done()
 	if unused.N > 0 {
 		_ = l.giveBack(context.Background(), f.Key(), unused)
+	}
+}
+
+// lasts notes how long the window of a calendar is.
+func (l *Leased) lasts(r Result) {
+	if l.known.Window == 0 {
+		l.window.Store(int64(r.Window))
 	}
 }
 

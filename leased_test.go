@@ -336,7 +336,9 @@ func TestLimitersThatCannotBeLeased(t *testing.T) {
 		says string
 	}{
 		{nil, "the limiter is nil"},
-		{window, "*ratelimit.FixedWindow: only permits of a TokenBucket or a LeakyBucket can be leased"},
+		{ratelimit.Must(ratelimit.NewSlidingWindow(c, 1, time.Second)), "*ratelimit.SlidingWindow: only permits of buckets, of a FixedWindow and of a CalendarWindow can be leased"},
+		{ratelimit.Must(ratelimit.NewFixedWindow(c, 1, 19*time.Millisecond)), "the window lasts 19ms, so that slices would end before they are here; let it last at least 20ms"},
+		{ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.PerSecond(1), 1, ratelimit.WithTicketLease(time.Second))), "WithTicketLease: slices are not decided beside such tickets"},
 		{ratelimit.Must(ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: 1, Window: time.Second}})), "use a token bucket with n per window"},
 		{ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.PerSecond(1), 1, ratelimit.WithClock(time.Now))), "WithClock: a slice ends by the server's clock; leave the option out"},
 		{ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerSecond(1), 1)), "its permits are in this process already"},
@@ -356,7 +358,7 @@ func TestLimitersThatCannotBeLeased(t *testing.T) {
 		require.ErrorContains(t, err, test.says)
 	}
 	for _, ok := range []ratelimit.Limiter{
-		bucket, ratelimit.Must(ratelimit.NewLeakyBucket(c, ratelimit.PerHour(1), 1)),
+		bucket, window, ratelimit.Must(ratelimit.NewLeakyBucket(c, ratelimit.PerHour(1), 1)),
 		ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.PerSecond(1000), 20)),
 		ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.PerSecond(1000), 35, ratelimit.WithHeadroom(15))),
 		ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.PerSecond(1), 1, ratelimit.WithRefillEvery(time.Second), ratelimit.WithoutMerging())),

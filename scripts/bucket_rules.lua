@@ -205,12 +205,12 @@ theirs = {
 -- missing since, beyond what had to be: all of a slice's permits can come back if as much has
 -- been spare ever since it was taken. The id comes with the call, so that no clock and no
 -- key that is gone decides in which epoch a slice began.
--- needs: allowed dated id lasts present slices spared turn writes burst
+-- needs: allowed dated id long present slices spared turn writes burst
 -- sets: epoch writes
 local epoch = 0
-if allowed > 0 and lasts > 0 then
+if allowed > 0 and long > 0 then
   local plain, promised = string.match(writes, '^([^~!]*)[^!]*(.*)$')
-  local ends, older, newer = present + lasts, ''
+  local ends, older, newer = present + long, ''
   if slices then
     ends = math.max(ends, slices.ends)
     for of, began, slack in string.gmatch(slices.epochs, ',(%d+),(%d+),(%d+)') do

@@ -10,7 +10,8 @@
 --          one before, the caller's own, and the three after it; last spare and the
 --          caller's clock, if that decides (callersclock.lua)
 -- State    "<permits used>/<when the last was taken>-<end>", microseconds, and "@<spare>"
---          if a caller's clock wrote it. The end is the latest of the rules that have taken
+--          if a caller's clock wrote it; then "~" and how long after the last was taken slices
+--          may be spent, if any are out. The end is the latest of the rules that have taken
 --          permits
 -- Reply    the words of a run. "OUTSIDE <time>" if the clock that decides is in none of the
 --          first three windows; then nothing was done
@@ -51,20 +52,22 @@ if now < opens or now >= ends then return {err = string.format('OUTSIDE %.0f', n
 --   written  whose clock the state is of
 --   margin   what the TTL is longer by, milliseconds
 --   repair   the server's clock stepped back: the state is dated now, with its count
+--   sliced   until when slices may be spent, if that is after last: no rule begins the count again before
 -- needs: after call ends key mark now opens spare
--- sets: state used last keep closes lasts written margin repair
-local used, last, keep, closes, lasts, repair = 0, now, ends, ends, ends - opens, false
+-- sets: state used last keep closes lasts written margin repair sliced
+local used, last, keep, closes, lasts, repair, sliced = 0, now, ends, ends, ends - opens, false, 0
 local written, margin = mark, spare
 if mark == '@' then written = '@' .. spare end
 local state = call('GET', key)
 if state then
   if state.err then return state end
-  local count, latest, till, by = string.match(state, '^(%d+)/(%d+)%-(%d+)(@?%d*)$')
+  local count, latest, till, by, out = string.match(state, '^(%d+)/(%d+)%-(%d+)(@?%d*)~?(%d*)$')
   if not count then return {err = 'CORRUPT no state of a calendar window'} end
   latest = latest + 0
   till = till + 0
   if latest >= till or till + count >= 2 ^ 53 then return {err = 'CORRUPT no state of a calendar window'} end
-  if latest >= opens and now < till then
+  out = latest + (tonumber(out) or 0)
+  if (latest >= opens or now < out) and now < till then
     used = count + 0
     keep = till
     if by ~= '' then
@@ -76,6 +79,7 @@ if state then
     if latest >= ends then -- another caller's clock is ahead, or the server's stepped back
       if mark == '' and by == '' and latest >= after then
         keep = math.max(ends, till - (latest - now))
+        out = out - (latest - now)
         latest = now
         repair = true
       elseif latest < after then -- the window that has begun goes on, or it could allow its limit twice
@@ -84,8 +88,11 @@ if state then
       else
         closes = till
       end
+    elseif latest < opens then
+      closes = out
     end
     last = math.max(latest, now)
+    sliced = out
   end
 end
 -- </load>
@@ -100,21 +107,25 @@ end
 -- </fit>
 
 -- <take>
--- needs: n allowed used keep closes
--- sets: used keep
+-- needs: n allowed used keep closes ends
+-- sets: used keep closes
 used = used + allowed * n
-if allowed > 0 then keep = math.max(keep, closes) end
+if allowed > 0 then
+  closes = math.max(closes, ends)
+  keep = math.max(keep, closes)
+end
 -- </take>
 
 if allowed > 0 or repair then
   -- <store>
-  -- needs: key now used last keep written margin
+  -- needs: key now used last keep written margin sliced
   -- sets:
   -- The TTL is a little longer than needed, and odd: Redis 7.2.0 writes 100000000
   -- as 1e+8.
   local ttl = (keep - now) / 1000
   if margin > 0 then ttl = (keep - last) / 1000 end -- the margin is enough for a clock that is behind
-  redis.call('SET', key, string.format('%d/%d-%d%s', used, last, keep, written),
+  local leased = sliced > last and string.format('~%d', sliced - last) or ''
+  redis.call('SET', key, string.format('%d/%d-%d%s%s', used, last, keep, written, leased),
     'PX', ttl - ttl % 2 + 3 + margin)
   -- </store>
 else
@@ -143,6 +154,22 @@ out[size + 3] = math.min(keep, closes) - now
 out[size + 4] = lasts
 size = size + 4
 -- </words>
+-- <lease>
+-- A slice: how many of the requests it gets (times), and how long it lasts (long), which is until the
+-- window ends at most.
+-- needs: closes ends least limit long now times used
+-- sets: long times
+local fits = math.max(limit - used, 0)
+times = math.min(times, math.max(math.min(fits, least), math.floor(fits / 4)))
+long = times > 0 and math.min(long, math.max(closes, ends) - now) or 0
+-- </lease>
+-- <slice>
+-- needs: closes last long out size sliced
+-- sets: sliced
+if long > 0 then sliced = math.max(sliced, last + long) end
+out[size + 1] = closes
+out[size + 2] = 0
+-- </slice>
 -- <charge>
 -- After fit: as many requests as the debt has room for.
 -- needs: n times used allowed

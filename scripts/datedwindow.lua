@@ -11,8 +11,9 @@
 --          their first permit; last spare and the caller's clock, if that decides
 --          (callersclock.lua)
 -- State    "<permits used>/<start>/<longest window>", microseconds, and "@<spare>" if
---          the start is an instant of a caller's clock. The start is below 0 if the
---          window began before 1970
+--          the start is an instant of a caller's clock; then "~" and how long after the start
+--          slices may be spent, if any were taken. The start is below 0 if the window began
+--          before 1970
 -- Reply    the words of a run
 -- Words    requests allowed, permits left before the run, microseconds left of the
 --          window
@@ -40,9 +41,11 @@ local limit, window, offset = ARGV[2] + 0, ARGV[3] + 0, ARGV[4]
 --   written      whose clock the start is of, as the state has it
 --   margin       what the TTL is longer by, milliseconds
 --   repair       the server's clock stepped back: the window starts again, with its count
+--   sliced       how long after the start slices may be spent: until then no rule ends the window
+--   leased       what the state says of that
 -- needs: call key mark now offset spare window
--- sets: state start used lasts longest written margin repair
-local start, used, lasts, longest, repair = now, 0, window, window, false
+-- sets: state start used lasts longest written margin repair sliced leased
+local start, used, lasts, longest, repair, sliced, leased = now, 0, window, window, false, 0, ''
 local written, margin = mark, spare
 if mark == '@' then written = '@' .. spare end
 if offset ~= 'first' then
@@ -51,23 +54,26 @@ end
 local state = call('GET', key)
 if state then
   if state.err then return state end
-  local count, from, theirs, by = string.match(state, '^(%d+)/(%-?%d+)/([1-9]%d*)(@?%d*)$')
+  local count, from, theirs, by, out = string.match(state, '^(%d+)/(%-?%d+)/([1-9]%d*)(@?%d*)~?(%d*)$')
   if not count then
     local digits, exponent -- written by fixedwindow.lua: the TTL is its end
-    count, digits, exponent = string.match(state, '^(%d+)(%d%d%d%d%d)(%d)$')
+    count, digits, exponent, out = string.match(state, '^(%d+)(%d%d%d%d%d)(%d)~?(%d*)$')
     if not count then return {err = 'CORRUPT no state of a fixed window'} end
     by = ''
     theirs = tonumber(digits, 10) * 10 ^ exponent * 1000 -- 10, because miniredis takes a first 0 for octal
     local left = call('PTTL', key)
     if left == -1 then left = theirs / 1000 end
     from = math.min(now, now - now % 1000 + left * 1000 - theirs)
+    if out ~= '' then out = math.max(now + (left - out) * 1000 - from, 0) end
   end
-  local age, ends, opens = now - from, math.min(window, theirs), start
+  out = tonumber(out) or 0
+  local age, ends, opens = now - from, math.max(math.min(window, theirs), out), start
   if age < ends then
     start = from + 0
     used = count + 0
     lasts = ends
-    longest = math.max(window, theirs)
+    sliced = out
+    longest = math.max(window, theirs, sliced)
     if start + longest >= 2 ^ 53 or used >= 2 ^ 53 then return {err = 'CORRUPT no state of a fixed window'} end
     if by ~= '' then
       local longer = tonumber(string.sub(by, 2)) or 2 ^ 53
@@ -80,7 +86,12 @@ if state then
     if age < 0 and mark == '' and by == '' and (offset == 'first' or start ~= opens + window) then
       start = opens
       repair = true
+      if sliced > 0 then -- as far from now as they were from the start
+        sliced = sliced + now - start
+        longest = math.max(longest, sliced)
+      end
     end
+    if start + sliced > now then leased = string.format('~%d', sliced) end
   end
 end
 -- </load>
@@ -95,21 +106,21 @@ end
 -- </fit>
 
 -- <take>
--- needs: n window allowed used lasts
+-- needs: n window allowed used lasts sliced
 -- sets: used lasts
 used = used + allowed * n
-if allowed > 0 then lasts = window end
+if allowed > 0 then lasts = math.max(window, sliced) end
 -- </take>
 
 if allowed > 0 or repair then
   -- <store>
-  -- needs: key now start used longest written margin
+  -- needs: key now start used longest written margin leased
   -- sets:
   -- The TTL is a little longer than needed, and odd: Redis 7.2.0 writes 100000000
   -- as 1e+8.
   local ttl = (start + longest - now) / 1000
   if margin > 0 then ttl = math.min(ttl, longest / 1000) end -- the margin is enough for a clock that is behind
-  redis.call('SET', key, string.format('%d/%d/%d%s', used, start, longest, written),
+  redis.call('SET', key, string.format('%d/%d/%d%s%s', used, start, longest, written, leased),
     'PX', ttl - ttl % 2 + 3 + margin)
   -- </store>
 else
@@ -137,6 +148,22 @@ out[size + 2] = before
 out[size + 3] = start + lasts - now
 size = size + 3
 -- </words>
+-- <lease>
+-- A slice: how many of the requests it gets (times), and how long it lasts (long), which is until the
+-- window ends at most.
+-- needs: least limit long now sliced start times used window
+-- sets: long times
+local fits = math.max(limit - used, 0)
+times = math.min(times, math.max(math.min(fits, least), math.floor(fits / 4)))
+long = times > 0 and math.min(long, start + math.max(window, sliced) - now) or 0
+-- </lease>
+-- <slice>
+-- needs: leased long now out size sliced start
+-- sets: leased
+if long > 0 then leased = string.format('~%d', math.max(sliced, math.max(now - start, 0) + long)) end
+out[size + 1] = start
+out[size + 2] = 0
+-- </slice>
 -- <charge>
 -- After fit: as many requests as the debt has room for.
 -- needs: n times used allowed

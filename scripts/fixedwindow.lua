@@ -10,7 +10,9 @@
 -- ARGV     [1] permits; [2] the counter of a window whose permits are all taken;
 --          [3] window, milliseconds
 -- State    "<permits used><window, 6 digits>": mantissa (5) and exponent (1) of the
---          milliseconds of the longest window that has taken permits, 000064 for a minute
+--          milliseconds of the longest window that has taken permits, 000064 for a minute.
+--          Then "~" and the milliseconds left of the window when the last slice ends, if
+--          any are out
 -- Reply    permits left before the call × (window + 1) + milliseconds left of the
 --          window, negative when denied; the words of a run if that number could
 --          be beyond 2^53
@@ -31,41 +33,50 @@ local most, window = ARGV[2] + 0, ARGV[3] + 0
 --   lasts  the same after a permit is taken under this rule
 --   open   the key goes on to count, with the TTL that it has
 --   taken  permits taken in this execution
+--   sliced milliseconds until the last slice ends: until then no rule ends the window
+--   runs   the TTL of a state that goes on for its writer, of whose window these are the digits
 -- needs: call key most window
--- sets: lasts left open repair room state taken
-local room, left, lasts, open, repair
-local taken = 0
+-- sets: digits lasts left open repair room runs sliced state taken
+local room, left, lasts, open, repair, runs, digits
+local taken, sliced = 0, 0
 local state = call('GET', key)
 if state then
   if state.err then return state end
-  local value = tonumber(state) or -1
+  local value, counter, out = tonumber(state), state
+  if not value then
+    counter, out = string.match(state, '^(%d+)~(%d+)$')
+    value = tonumber(counter) or -1
+  end
   left = call('PTTL', key)
   lasts = left
   room = most - value
   -- INCRBY refuses a number of another form, such as 3e6: it has not so many digits.
-  open = value < 10 ^ #state and value >= 10 ^ (#state - 1) and room % 1000000 == 0 and left > 0 and left <= window
+  open = not out and value < 10 ^ #state and value >= 10 ^ (#state - 1) and room % 1000000 == 0 and left > 0 and left <= window
   if not open then
     local theirs, slack, used = window, 1
     if value >= 0 then
       local code = value % 1000000
-      if value < 2 ^ 53 and not string.find(state, '%D') then used = (value - code) / 1000000 end
+      if value < 2 ^ 53 and not string.find(counter, '%D') then used = (value - code) / 1000000 end
       if room % 1000000 ~= 0 then
         local exponent = code % 10
         theirs = (code - exponent) / 10 * 10 ^ exponent
         if code >= 100000 then slack = 10 ^ exponent end -- of five digits, more may have been cut
       end
     else
-      local longest, margin
-      used, longest, margin = string.match(state, '^(%d+)/%d+/([1-9]%d*)@?(%d*)$') -- written by datedwindow.lua
+      local longest, margin, ends
+      used, longest, margin, ends = string.match(state, '^(%d+)/%d+/([1-9]%d*)@?(%d*)~?(%d*)$') -- written by datedwindow.lua
       if used then
         theirs = longest / 1000
         slack = 3
         if left > 0 then left = math.max(left - 1 - (tonumber(margin) or 0), 0) end
+        if ends ~= '' then out = math.floor(theirs - ends / 1000) end
       end
     end
     if not used or used % 1 ~= 0 then return {err = 'CORRUPT no state of a fixed window'} end
-    lasts = left + window - theirs
-    if left == -1 or left >= theirs + slack then -- no TTL, or the clock stepped back
+    local stepped = left == -1 or left >= theirs + slack -- no TTL, or the clock stepped back
+    if out then sliced = math.max((stepped and theirs + slack or left) - out, 0) end
+    lasts = math.max(left + window - theirs, sliced)
+    if stepped then
       repair = true
       left = window
       lasts = window
@@ -73,9 +84,13 @@ if state then
       used = 0
       left = window
       lasts = window
-    elseif theirs > window then -- it goes on for that rule, which has taken permits
+    elseif theirs > window or out and theirs == window then -- it goes on for that rule, which has taken permits
+      if value >= 0 then
+        open = not out
+        runs = left
+        digits = value % 1000000
+      end
       left = lasts
-      open = value >= 0
     end
     left = math.min(left, window)
     lasts = math.min(lasts, window)
@@ -114,15 +129,20 @@ end
 
 if allowed > 0 or repair then
   -- <store>
-  -- needs: key most room lasts open taken
+  -- needs: digits key most room runs lasts open sliced taken
   -- sets:
   if open then
     redis.call('INCRBY', key, taken .. '000000')
   elseif most - room >= 2 ^ 53 then -- repair: more permits than a counter holds, in the state of datedwindow.lua
     redis.call('PEXPIRE', key, string.format('%d', lasts))
   else
-    redis.call('SET', key, string.format('%d', most - room),
-      'PX', string.format('%d', lasts))
+    local ttl, counter, leased = runs or lasts, most - room, ''
+    if runs then counter = counter - most % 1000000 + digits end
+    if sliced > 0 then
+      ttl = math.max(ttl, sliced)
+      leased = string.format('~%d', ttl - sliced)
+    end
+    redis.call('SET', key, string.format('%d%s', counter, leased), 'PX', string.format('%d', ttl))
   end
   -- </store>
 end
@@ -144,6 +164,30 @@ out[size + 2] = before / 1000000
 out[size + 3] = left
 size = size + 3
 -- </words>
+-- <lease>
+-- A slice: how many of the requests it gets (times), and how long it lasts (long), which is until the
+-- window ends at most.
+-- needs: lasts least long room times
+-- sets: long times
+local fits = math.max(math.floor(room / 1000000), 0)
+times = math.min(times, math.max(math.min(fits, least), math.floor(fits / 4)))
+long = math.min(long, (lasts - 1) * 1000)
+if times < 1 or long < 1 then
+  times = math.min(times, least)
+  long = 0
+end
+-- </lease>
+-- <slice>
+-- Its place: seal fills it in. A millisecond more, because TTLs are whole ones.
+-- needs: long open out size sliced
+-- sets: open sliced
+if long > 0 then
+  sliced = math.max(sliced, math.ceil(long / 1000) + 1)
+  open = false
+end
+out[size + 1] = 0
+out[size + 2] = 0
+-- </slice>
 -- <charge>
 -- After fit: as many requests as the debt has room for.
 -- needs: times most room cost allowed before
@@ -179,7 +223,7 @@ end
 -- <giveback>
 -- The window is the ticket's if it may end when that does, and no later window may: one
 -- that opens when it is over ends a window's length after it, or later.
--- needs: back call key most open room state taken where which window
+-- needs: back call key most open room runs state taken where which window
 -- sets: given room taken
 local given = 0
 if where == '' and state then -- a credit, to whichever window is open
@@ -191,7 +235,7 @@ if where == '' and state then -- a credit, to whichever window is open
   elseif given > 0 then
     -- <store/>
   end
-elseif open then
+elseif open or runs then
   local time = redis.call('TIME')
   local ends = call('PTTL', key)
   local after = redis.call('TIME')
@@ -205,6 +249,7 @@ elseif open then
       redis.call('UNLINK', key)
     elseif given > 0 then
       taken = -given
+      room = room + given * 1000000
       -- <store/>
     end
   end

@@ -137,10 +137,10 @@ local function decide(key, operations, front)
       out[size] = given
     -- <if slice>
     elseif kind == 'd' then
-      local least, lasts, id, further = string.match(operations, '^%d+d(%d+)/(%d+)/(%d+),?()', begin)
+      local least, long, id, further = string.match(operations, '^%d+d(%d+)/(%d+)/(%d+),?()', begin)
       local n, times = 1, permits + 0
       least = least + 0
-      lasts = lasts + 0
+      long = long + 0
       stop = further
       -- <lease/>
       local some = times > 0
@@ -151,12 +151,16 @@ local function decide(key, operations, front)
       -- <take/>
       -- <wait?/>
       size = size + 1
-      out[size] = allowed > 0 and lasts or 0
+      out[size] = allowed > 0 and long or 0
       -- <words/>
       -- <slice/>
       size = size + 2
       if allowed > 0 or repair then
         -- <store/>
+        -- <if seal>
+        local tickets = {size - 2}
+        -- <seal/>
+        -- </if seal>
       else
         -- <expire?/>
       end

@@ -217,11 +217,11 @@ if theirs then remains = theirs.full / 1000 + margin end
 
 -- <lease>
 -- A slice: how many of the requests it gets (times), at least the waiting ones if they fit, and for
--- how long (lasts). It is dated at its end: then at least so much is missing as is restored until then.
+-- how long (long). It is dated at its end: then at least so much is missing as is restored until then.
 -- Where that leaves no room, waiting requests get permits to be used at once, as by a take.
--- needs: burst divide every flow lasts least part permit present since times whole
--- sets: lasts part spared times whole
-local passed = present + lasts - since
+-- needs: burst divide every flow long least part permit present since times whole
+-- sets: long part spared times whole
+local passed = present + long - since
 local floor, rest = divide(passed - passed % every, flow, permit)
 local spared, more = whole - floor, part - rest
 if more < 0 then spared = spared - 1 end
@@ -232,8 +232,8 @@ end
 local fits = burst - floor
 if rest > 0 then fits = fits - 1 end
 times = math.min(times, math.max(math.min(fits, least), math.floor(fits / 4)))
-if times < 1 or lasts == 0 then
-  lasts = 0
+if times < 1 or long == 0 then
+  long = 0
   fits = burst - whole
   if part > 0 then fits = fits - 1 end
   times = math.max(math.min(least, fits), 0)
@@ -244,7 +244,7 @@ end
 -- </lease>
 
 -- <slice>
--- needs: after allowed burst every flow id lasts out permit present since size slices spared writes
+-- needs: after allowed burst every flow id long out permit present since size slices spared writes
 -- sets: writes
 local dated, turn = since, after(burst, 0, permit, flow, every) / 2
 -- <mark/>

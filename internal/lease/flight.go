@@ -76,7 +76,9 @@ func (f *Flight) Landed(r Reply, now Instant) (unused Unused) {
 			n: left, from: now.Mono, ends: f.sent.add(r.Lasts - r.Lasts/1000), place: r.Ticket, spare: left,
 		}
 		s.left.Store(left)
-		k.bound(f.table.rule.spare(r))
+		if !f.table.rule.Window {
+			k.bound(f.table.rule.spare(r))
+		}
 		if k.gone || f.resets != k.resets {
 			if u := s.close(); s.returnable(u) {
 				unused = u
@@ -133,9 +135,16 @@ func (f *Flight) deny(until time.Duration, n int) {
 
 // pace sets when this process asks again. Scarce for all means a pause for each: if a process's own denials set it, those
 // that got something would go on getting it. The wait shrinks with what is left, so that the bucket never fills while
-// all processes wait.
+// all processes wait. A window that is used up stays so until its end, so there is nothing to share by waiting.
 func (f *Flight) pace(r Reply) {
 	k, rule := f.key, f.table.rule
+	if rule.Window {
+		k.next.Store(0)
+		if r.Taken == 0 { // until the window ends, or slices of others, whose rest comes back
+			f.deny(f.sent.Mono+min(r.RetryAfter, rule.Long()), f.Waiting)
+		}
+		return
+	}
 	scarce := 1 - float64(4*r.Left)/float64(rule.Limit)
 	if scarce <= 0 {
 		if k.pause /= 2; k.pause < pauses {

@@ -12,6 +12,7 @@ type Rule struct {
 	Limit  int           // permits: the burst, or what a window allows
 	Refill time.Duration // until the full limit is there again
 	Most   int           // unspent permits of a key that are held here; 0: as many as the demand is worth
+	Window bool          // all of the limit is there again when a window ends, and none before; unused permits of it come back in full
 }
 
 // longest is how long a slice lasts at most. A longer one would save nothing more of a key that is worth one.

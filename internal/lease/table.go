@@ -134,13 +134,17 @@ func (t *Table) ahead(k *key, left int64, now Instant) *Flight {
 	if float64(left) > 1+demand*early.Seconds() {
 		return nil
 	}
-	return t.fly(k, t.worth(demand, left), 0, now)
+	return t.fly(k, t.worth(k, demand, left, now), 0, now)
 }
 
 // worth is how many permits a slice of a key should have for which so many a second are asked, and left are there. It is
-// fewer than are asked for on average, so that most slices are used up before they end.
-func (t *Table) worth(demand float64, left int64) int {
-	calls := demand * t.rule.Long().Seconds()
+// fewer than are asked for on average, so that most slices are used up before they end, which is with their window at the latest.
+func (t *Table) worth(k *key, demand float64, left int64, now Instant) int {
+	long := t.rule.Long()
+	if ends := time.Duration(k.full.Load()) - now.Mono; t.rule.Window && ends > 0 {
+		long = min(long, ends)
+	}
+	calls := demand * long.Seconds()
 	want := min(int(calls-math.Sqrt(calls)), t.rule.Limit) - int(left)
 	if t.rule.Most > 0 {
 		want = min(want, t.rule.Most-int(left))
@@ -172,7 +176,7 @@ func (t *Table) ask(k *key, n int, now Instant) Answer {
 	k.decay(now.Mono)
 	k.calls += float64(n)
 	left := live(k.slices.Load(), now)
-	want := t.worth(k.demand(now.Mono), left)
+	want := t.worth(k, k.demand(now.Mono), left, now)
 	var f *Flight
 	if n == 1 {
 		f = t.fly(k, want, 1, now)

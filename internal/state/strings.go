@@ -93,10 +93,10 @@ func ceil(a *big.Int, b int64) int64 {
 }
 
 var (
-	windowState      = regexp.MustCompile(`^(\d+)(\d{5})(\d)$`)
-	datedWindowState = regexp.MustCompile(`^(\d+)/(-?\d+)/([1-9]\d*)(@\d*)?$`)
+	windowState      = regexp.MustCompile(`^(\d+)(\d{5})(\d)(?:~(\d+))?$`)
+	datedWindowState = regexp.MustCompile(`^(\d+)/(-?\d+)/([1-9]\d*)(@\d*)?(?:~(\d+))?$`)
 	pauseState       = regexp.MustCompile(`^(\d+)/(\d+)/(\d+)/(\d+)/(\d+)/(\d+)(@?)$`)
-	calendarState    = regexp.MustCompile(`^(\d+)/(\d+)-(\d+)(@\d*)?$`)
+	calendarState    = regexp.MustCompile(`^(\d+)/(\d+)-(\d+)(@\d*)?(?:~(\d+))?$`)
 )
 
 // fixedWindow reads the state of a fixed window, with its start or with a TTL that is its end.
@@ -121,6 +121,13 @@ func (s *State) fixedWindow(text string, now int64) error {
 		if s.Expires < 0 || s.Expires > s.Rule.Window { // it has lost its TTL, or the clock stepped back
 			s.Empty = s.Rule.Window
 		}
+		if m[4] != "" {
+			out, ok := numbers(m[4])
+			if !ok || out[0] > length {
+				return s.corrupt()
+			}
+			s.Leased = max(s.Empty-time.Duration(out[0])*time.Millisecond, 0)
+		}
 		return nil
 	}
 	m := datedWindowState.FindStringSubmatch(text)
@@ -135,6 +142,13 @@ func (s *State) fixedWindow(text string, now int64) error {
 		n[1] = -n[1]
 	}
 	s.Rule.Window, s.CallersClock = micros(n[2]), m[4] != ""
+	if m[5] != "" {
+		out, ok := numbers(m[5])
+		if !ok {
+			return s.corrupt()
+		}
+		s.Leased = micros(max(n[1]+out[0]-now, 0))
+	}
 	if end := n[1] + n[2]; n[0] > 0 && end > now {
 		s.Used, s.Empty = n[0], micros(end-now)
 	}
@@ -151,6 +165,13 @@ func (s *State) calendarWindow(text string, now int64) error {
 		return s.corrupt()
 	}
 	s.CallersClock = m[4] != ""
+	if m[5] != "" {
+		out, ok := numbers(m[5])
+		if !ok {
+			return s.corrupt()
+		}
+		s.Leased = micros(max(n[1]+out[0]-now, 0))
+	}
 	if n[0] > 0 && n[2] > now {
 		s.Used, s.Empty = n[0], micros(n[2]-now)
 	}

@@ -293,41 +293,50 @@ local function decide(skipped, request)
       --   lasts  the same after a permit is taken under this rule
       --   open   the key goes on to count, with the TTL that it has
       --   taken  permits taken in this execution
+      --   sliced milliseconds until the last slice ends: until then no rule ends the window
+      --   runs   the TTL of a state that goes on for its writer, of whose window these are the digits
       -- needs: call key most window
-      -- sets: lasts left open repair room state taken
-      local room, left, lasts, open, repair
-      local taken = 0
+      -- sets: digits lasts left open repair room runs sliced state taken
+      local room, left, lasts, open, repair, runs, digits
+      local taken, sliced = 0, 0
       local state = call('GET', key)
       if state then
         if state.err then return state end
-        local value = tonumber(state) or -1
+        local value, counter, out = tonumber(state), state
+        if not value then
+          counter, out = string.match(state, '^(%d+)~(%d+)$')
+          value = tonumber(counter) or -1
+        end
         left = call('PTTL', key)
         lasts = left
         room = most - value
         -- INCRBY refuses a number of another form, such as 3e6: it has not so many digits.
-        open = value < 10 ^ #state and value >= 10 ^ (#state - 1) and room % 1000000 == 0 and left > 0 and left <= window
+        open = not out and value < 10 ^ #state and value >= 10 ^ (#state - 1) and room % 1000000 == 0 and left > 0 and left <= window
         if not open then
           local theirs, slack, used = window, 1
           if value >= 0 then
             local code = value % 1000000
-            if value < 2 ^ 53 and not string.find(state, '%D') then used = (value - code) / 1000000 end
+            if value < 2 ^ 53 and not string.find(counter, '%D') then used = (value - code) / 1000000 end
             if room % 1000000 ~= 0 then
               local exponent = code % 10
               theirs = (code - exponent) / 10 * 10 ^ exponent
               if code >= 100000 then slack = 10 ^ exponent end -- of five digits, more may have been cut
             end
           else
-            local longest, margin
-            used, longest, margin = string.match(state, '^(%d+)/%d+/([1-9]%d*)@?(%d*)$') -- written by datedwindow.lua
+            local longest, margin, ends
+            used, longest, margin, ends = string.match(state, '^(%d+)/%d+/([1-9]%d*)@?(%d*)~?(%d*)$') -- written by datedwindow.lua
             if used then
               theirs = longest / 1000
               slack = 3
               if left > 0 then left = math.max(left - 1 - (tonumber(margin) or 0), 0) end
+              if ends ~= '' then out = math.floor(theirs - ends / 1000) end
             end
           end
           if not used or used % 1 ~= 0 then return {err = 'CORRUPT no state of a fixed window'} end
-          lasts = left + window - theirs
-          if left == -1 or left >= theirs + slack then -- no TTL, or the clock stepped back
+          local stepped = left == -1 or left >= theirs + slack -- no TTL, or the clock stepped back
+          if out then sliced = math.max((stepped and theirs + slack or left) - out, 0) end
+          lasts = math.max(left + window - theirs, sliced)
+          if stepped then
             repair = true
             left = window
             lasts = window
@@ -335,9 +344,13 @@ local function decide(skipped, request)
             used = 0
             left = window
             lasts = window
-          elseif theirs > window then -- it goes on for that rule, which has taken permits
+          elseif theirs > window or out and theirs == window then -- it goes on for that rule, which has taken permits
+            if value >= 0 then
+              open = not out
+              runs = left
+              digits = value % 1000000
+            end
             left = lasts
-            open = value >= 0
           end
           left = math.min(left, window)
           lasts = math.min(lasts, window)
@@ -384,15 +397,20 @@ local function decide(skipped, request)
       size = size + 3
       if allowed > 0 or repair then
         -- <store>
-          -- needs: key most room lasts open taken
+          -- needs: digits key most room runs lasts open sliced taken
           -- sets:
           if open then
             redis.call('INCRBY', key, taken .. '000000')
           elseif most - room >= 2 ^ 53 then -- repair: more permits than a counter holds, in the state of datedwindow.lua
             redis.call('PEXPIRE', key, string.format('%d', lasts))
           else
-            redis.call('SET', key, string.format('%d', most - room),
-              'PX', string.format('%d', lasts))
+            local ttl, counter, leased = runs or lasts, most - room, ''
+            if runs then counter = counter - most % 1000000 + digits end
+            if sliced > 0 then
+              ttl = math.max(ttl, sliced)
+              leased = string.format('~%d', ttl - sliced)
+            end
+            redis.call('SET', key, string.format('%d%s', counter, leased), 'PX', string.format('%d', ttl))
           end
       else
       end

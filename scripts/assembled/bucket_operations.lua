@@ -434,23 +434,23 @@ local function decide(key, operations)
       size = size + 1
       out[size] = given
     elseif kind == 'd' then
-      local least, lasts, id, further = string.match(operations, '^%d+d(%d+)/(%d+)/(%d+),?()', begin)
+      local least, long, id, further = string.match(operations, '^%d+d(%d+)/(%d+)/(%d+),?()', begin)
       local n, times = 1, permits + 0
       least = least + 0
-      lasts = lasts + 0
+      long = long + 0
       stop = further
       -- <lease>
       -- A slice: how many of the requests it gets (times), at least the waiting ones if they fit, and for
-      -- how long (lasts). It is dated at its end: then at least so much is missing as is restored until then.
+      -- how long (long). It is dated at its end: then at least so much is missing as is restored until then.
       -- Where that leaves no room, waiting requests get permits to be used at once, as by a take.
-      -- needs: capacity flow lasts least missing permit times
-      -- sets: lasts missing spared times
-      local floor = math.max(missing, lasts * flow)
-      local spared = (missing - lasts * flow) / permit
+      -- needs: capacity flow long least missing permit times
+      -- sets: long missing spared times
+      local floor = math.max(missing, long * flow)
+      local spared = (missing - long * flow) / permit
       local fits = math.floor((capacity - floor) / permit)
       times = math.min(times, math.max(math.min(fits, least), math.floor(fits / 4)))
-      if times < 1 or lasts == 0 then
-        lasts = 0
+      if times < 1 or long == 0 then
+        long = 0
         times = math.max(math.min(least, math.floor((capacity - missing) / permit)), 0)
       elseif floor > missing then
         missing = floor
@@ -483,7 +483,7 @@ local function decide(key, operations)
         filled = lag + theirs.wait(capacity / permit)
       end
       size = size + 1
-      out[size] = allowed > 0 and lasts or 0
+      out[size] = allowed > 0 and long or 0
       -- <words>
       -- needs: out size allowed before late filled
       -- sets: size
@@ -493,7 +493,7 @@ local function decide(key, operations)
       out[size + 4] = filled
       size = size + 4
       -- <slice>
-      -- needs: allowed capacity flow id lasts out permit present size slices spared writes
+      -- needs: allowed capacity flow id long out permit present size slices spared writes
       -- sets: writes
       local dated, turn, burst = present, capacity / flow / 2, capacity / permit
       spared = math.floor(spared)
@@ -504,12 +504,12 @@ local function decide(key, operations)
       -- missing since, beyond what had to be: all of a slice's permits can come back if as much has
       -- been spare ever since it was taken. The id comes with the call, so that no clock and no
       -- key that is gone decides in which epoch a slice began.
-      -- needs: allowed dated id lasts present slices spared turn writes burst
+      -- needs: allowed dated id long present slices spared turn writes burst
       -- sets: epoch writes
       local epoch = 0
-      if allowed > 0 and lasts > 0 then
+      if allowed > 0 and long > 0 then
         local plain, promised = string.match(writes, '^([^~!]*)[^!]*(.*)$')
-        local ends, older, newer = present + lasts, ''
+        local ends, older, newer = present + long, ''
         if slices then
           ends = math.max(ends, slices.ends)
           for of, began, slack in string.gmatch(slices.epochs, ',(%d+),(%d+),(%d+)') do

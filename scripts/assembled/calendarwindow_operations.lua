@@ -10,11 +10,17 @@
 --          <permits>c<times>          charges: taken whether they fit or not, as a debt, which
 --                                     is repaid before anybody is allowed again
 --          <permits>g<where>/<which>  give back what a ticket stands for; a credit has no <where>
+--          <most>d<waiting>/<microseconds>/<id>
+--                                     a slice: up to so many permits, to be spent within so many
+--                                     microseconds, and at least those that callers wait for
+--                                     (lease). The id is for those that may come back (mark)
 -- Reply  for each key and operation:
 --          x, c  the algorithm's words of a run. The first word is the number of requests
 --                allowed, or charged: these are the first ones of the run
 --          e     the same, and the two words of a ticket of the last request allowed
 --          g     the permits given back, rounded up
+--          d     the microseconds within which the permits may be spent, 0 for at once; the words
+--                of a run of as many requests for one permit; the two words of a ticket
 --        If a key fails, one -1 comes in place of all that was not done: the key is as it
 --        was before that (unless the user may not run a command that comes after the
 --        first command that writes). Of an operation on its own, which has a script
@@ -59,20 +65,22 @@ local function decide(key, operations)
     --   written  whose clock the state is of
     --   margin   what the TTL is longer by, milliseconds
     --   repair   the server's clock stepped back: the state is dated now, with its count
+    --   sliced   until when slices may be spent, if that is after last: no rule begins the count again before
     -- needs: after call ends key mark now opens spare
-    -- sets: state used last keep closes lasts written margin repair
-    local used, last, keep, closes, lasts, repair = 0, now, ends, ends, ends - opens, false
+    -- sets: state used last keep closes lasts written margin repair sliced
+    local used, last, keep, closes, lasts, repair, sliced = 0, now, ends, ends, ends - opens, false, 0
     local written, margin = mark, spare
     if mark == '@' then written = '@' .. spare end
     local state = call('GET', key)
     if state then
       if state.err then return state end
-      local count, latest, till, by = string.match(state, '^(%d+)/(%d+)%-(%d+)(@?%d*)$')
+      local count, latest, till, by, out = string.match(state, '^(%d+)/(%d+)%-(%d+)(@?%d*)~?(%d*)$')
       if not count then return {err = 'CORRUPT no state of a calendar window'} end
       latest = latest + 0
       till = till + 0
       if latest >= till or till + count >= 2 ^ 53 then return {err = 'CORRUPT no state of a calendar window'} end
-      if latest >= opens and now < till then
+      out = latest + (tonumber(out) or 0)
+      if (latest >= opens or now < out) and now < till then
         used = count + 0
         keep = till
         if by ~= '' then
@@ -84,6 +92,7 @@ local function decide(key, operations)
         if latest >= ends then -- another caller's clock is ahead, or the server's stepped back
           if mark == '' and by == '' and latest >= after then
             keep = math.max(ends, till - (latest - now))
+            out = out - (latest - now)
             latest = now
             repair = true
           elseif latest < after then -- the window that has begun goes on, or it could allow its limit twice
@@ -92,8 +101,11 @@ local function decide(key, operations)
           else
             closes = till
           end
+        elseif latest < opens then
+          closes = out
         end
         last = math.max(latest, now)
+        sliced = out
       end
     end
     if back then
@@ -116,17 +128,86 @@ local function decide(key, operations)
       elseif given > 0 then
         used = used - given
         -- <store>
-          -- needs: key now used last keep written margin
+          -- needs: key now used last keep written margin sliced
           -- sets:
           -- The TTL is a little longer than needed, and odd: Redis 7.2.0 writes 100000000
           -- as 1e+8.
           local ttl = (keep - now) / 1000
           if margin > 0 then ttl = (keep - last) / 1000 end -- the margin is enough for a clock that is behind
-          redis.call('SET', key, string.format('%d/%d-%d%s', used, last, keep, written),
+          local leased = sliced > last and string.format('~%d', sliced - last) or ''
+          redis.call('SET', key, string.format('%d/%d-%d%s%s', used, last, keep, written, leased),
             'PX', ttl - ttl % 2 + 3 + margin)
       end
       size = size + 1
       out[size] = given
+    elseif kind == 'd' then
+      local least, long, id, further = string.match(operations, '^%d+d(%d+)/(%d+)/(%d+),?()', begin)
+      local n, times = 1, permits + 0
+      least = least + 0
+      long = long + 0
+      stop = further
+      -- <lease>
+      -- A slice: how many of the requests it gets (times), and how long it lasts (long), which is until the
+      -- window ends at most.
+      -- needs: closes ends least limit long now times used
+      -- sets: long times
+      local fits = math.max(limit - used, 0)
+      times = math.min(times, math.max(math.min(fits, least), math.floor(fits / 4)))
+      long = times > 0 and math.min(long, math.max(closes, ends) - now) or 0
+      local some = times > 0
+      if not some then times = 1 end
+      -- <fit>
+      -- needs: n times limit used
+      -- sets: allowed before
+      local allowed, before = times, math.max(limit - used, 0)
+      if n * allowed > before then
+        allowed = (before - before % n) / n
+      end
+      if not some then allowed = 0 end
+      -- <take>
+      -- needs: n allowed used keep closes ends
+      -- sets: used keep closes
+      used = used + allowed * n
+      if allowed > 0 then
+        closes = math.max(closes, ends)
+        keep = math.max(keep, closes)
+      end
+      size = size + 1
+      out[size] = allowed > 0 and long or 0
+      -- <words>
+      -- needs: out size now keep closes lasts allowed before
+      -- sets: size
+      out[size + 1] = allowed
+      out[size + 2] = before
+      out[size + 3] = math.min(keep, closes) - now
+      out[size + 4] = lasts
+      size = size + 4
+      -- <slice>
+      -- needs: closes last long out size sliced
+      -- sets: sliced
+      if long > 0 then sliced = math.max(sliced, last + long) end
+      out[size + 1] = closes
+      out[size + 2] = 0
+      size = size + 2
+      if allowed > 0 or repair then
+        -- <store>
+          -- needs: key now used last keep written margin sliced
+          -- sets:
+          -- The TTL is a little longer than needed, and odd: Redis 7.2.0 writes 100000000
+          -- as 1e+8.
+          local ttl = (keep - now) / 1000
+          if margin > 0 then ttl = (keep - last) / 1000 end -- the margin is enough for a clock that is behind
+          local leased = sliced > last and string.format('~%d', sliced - last) or ''
+          redis.call('SET', key, string.format('%d/%d-%d%s%s', used, last, keep, written, leased),
+            'PX', ttl - ttl % 2 + 3 + margin)
+      else
+        -- <expire>
+          -- A key that has lost its TTL gets one.
+          -- needs: key now state keep margin
+          -- sets:
+          local ttl = (keep - now) / 1000
+          if redis.call('PTTL', key) == -1 then redis.call('SET', key, state, 'PX', ttl - ttl % 2 + 3 + margin) end
+      end
     else
       local change = repair
       repeat
@@ -148,10 +229,13 @@ local function decide(key, operations)
           if n * allowed > room then allowed = math.max((room - room % n) / n, 0) end
         end
         -- <take>
-        -- needs: n allowed used keep closes
-        -- sets: used keep
+        -- needs: n allowed used keep closes ends
+        -- sets: used keep closes
         used = used + allowed * n
-        if allowed > 0 then keep = math.max(keep, closes) end
+        if allowed > 0 then
+          closes = math.max(closes, ends)
+          keep = math.max(keep, closes)
+        end
         -- <words>
         -- needs: out size now keep closes lasts allowed before
         -- sets: size
@@ -175,13 +259,14 @@ local function decide(key, operations)
       until not kind
       if change then
         -- <store>
-          -- needs: key now used last keep written margin
+          -- needs: key now used last keep written margin sliced
           -- sets:
           -- The TTL is a little longer than needed, and odd: Redis 7.2.0 writes 100000000
           -- as 1e+8.
           local ttl = (keep - now) / 1000
           if margin > 0 then ttl = (keep - last) / 1000 end -- the margin is enough for a clock that is behind
-          redis.call('SET', key, string.format('%d/%d-%d%s', used, last, keep, written),
+          local leased = sliced > last and string.format('~%d', sliced - last) or ''
+          redis.call('SET', key, string.format('%d/%d-%d%s%s', used, last, keep, written, leased),
             'PX', ttl - ttl % 2 + 3 + margin)
       else
         -- <expire>

@@ -10,6 +10,10 @@
 --          <permits>c<times>          charges: taken whether they fit or not, as a debt, which
 --                                     is repaid before anybody is allowed again
 --          <permits>g<where>/<which>  give back what a ticket stands for; a credit has no <where>
+--          <most>d<waiting>/<microseconds>/<id>
+--                                     a slice: up to so many permits, to be spent within so many
+--                                     microseconds, and at least those that callers wait for
+--                                     (lease). The id is for those that may come back (mark)
 --          <permits>a<how>/<lease>/<id>
 --                                     an estimate whose permits come back when its lease, in
 --                                     microseconds, has ended (tickets.lua)
@@ -21,6 +25,8 @@
 --                allowed, or charged: these are the first ones of the run
 --          e     the same, and the two words of a ticket of the last request allowed
 --          g     the permits given back, rounded up
+--          d     the microseconds within which the permits may be spent, 0 for at once; the words
+--                of a run of as many requests for one permit; the two words of a ticket
 --          a     as e; the last word is -1 if there are too many tickets
 --          m     1, and then as e; or 0 if the ticket has been given back, and nothing was taken
 --          u     1, and the permits given back; 2, and the words of a charge of what was missing; 4 if
@@ -153,9 +159,11 @@ local function decide(key, operations)
           --   written      whose clock the start is of, as the state has it
           --   margin       what the TTL is longer by, milliseconds
           --   repair       the server's clock stepped back: the window starts again, with its count
+          --   sliced       how long after the start slices may be spent: until then no rule ends the window
+          --   leased       what the state says of that
           -- needs: call key mark now offset spare window
-          -- sets: state start used lasts longest written margin repair
-          local start, used, lasts, longest, repair = now, 0, window, window, false
+          -- sets: state start used lasts longest written margin repair sliced leased
+          local start, used, lasts, longest, repair, sliced, leased = now, 0, window, window, false, 0, ''
           local written, margin = mark, spare
           if mark == '@' then written = '@' .. spare end
           if offset ~= 'first' then
@@ -164,23 +172,26 @@ local function decide(key, operations)
           local state = call('GET', key)
           if state then
             if state.err then return state end
-            local count, from, theirs, by = string.match(state, '^(%d+)/(%-?%d+)/([1-9]%d*)(@?%d*)$')
+            local count, from, theirs, by, out = string.match(state, '^(%d+)/(%-?%d+)/([1-9]%d*)(@?%d*)~?(%d*)$')
             if not count then
               local digits, exponent -- written by fixedwindow.lua: the TTL is its end
-              count, digits, exponent = string.match(state, '^(%d+)(%d%d%d%d%d)(%d)$')
+              count, digits, exponent, out = string.match(state, '^(%d+)(%d%d%d%d%d)(%d)~?(%d*)$')
               if not count then return {err = 'CORRUPT no state of a fixed window'} end
               by = ''
               theirs = tonumber(digits, 10) * 10 ^ exponent * 1000 -- 10, because miniredis takes a first 0 for octal
               local left = call('PTTL', key)
               if left == -1 then left = theirs / 1000 end
               from = math.min(now, now - now % 1000 + left * 1000 - theirs)
+              if out ~= '' then out = math.max(now + (left - out) * 1000 - from, 0) end
             end
-            local age, ends, opens = now - from, math.min(window, theirs), start
+            out = tonumber(out) or 0
+            local age, ends, opens = now - from, math.max(math.min(window, theirs), out), start
             if age < ends then
               start = from + 0
               used = count + 0
               lasts = ends
-              longest = math.max(window, theirs)
+              sliced = out
+              longest = math.max(window, theirs, sliced)
               if start + longest >= 2 ^ 53 or used >= 2 ^ 53 then return {err = 'CORRUPT no state of a fixed window'} end
               if by ~= '' then
                 local longer = tonumber(string.sub(by, 2)) or 2 ^ 53
@@ -193,7 +204,12 @@ local function decide(key, operations)
               if age < 0 and mark == '' and by == '' and (offset == 'first' or start ~= opens + window) then
                 start = opens
                 repair = true
+                if sliced > 0 then -- as far from now as they were from the start
+                  sliced = sliced + now - start
+                  longest = math.max(longest, sliced)
+                end
               end
+              if start + sliced > now then leased = string.format('~%d', sliced) end
             end
           end
           -- <giveback>
@@ -213,13 +229,13 @@ local function decide(key, operations)
             used = used - given
             -- <store>
             -- <write>
-              -- needs: key now start used longest written margin
+              -- needs: key now start used longest written margin leased
               -- sets:
               -- The TTL is a little longer than needed, and odd: Redis 7.2.0 writes 100000000
               -- as 1e+8.
               local ttl = (start + longest - now) / 1000
               if margin > 0 then ttl = math.min(ttl, longest / 1000) end -- the margin is enough for a clock that is behind
-              redis.call('SET', key, string.format('%d/%d/%d%s', used, start, longest, written),
+              redis.call('SET', key, string.format('%d/%d/%d%s%s', used, start, longest, written, leased),
                 'PX', ttl - ttl % 2 + 3 + margin)
             -- <keep>
             -- Behind the store, which has just set ttl: tickets are kept for as long as their permits can count, and for their leases.
@@ -240,9 +256,11 @@ local function decide(key, operations)
     --   written      whose clock the start is of, as the state has it
     --   margin       what the TTL is longer by, milliseconds
     --   repair       the server's clock stepped back: the window starts again, with its count
+    --   sliced       how long after the start slices may be spent: until then no rule ends the window
+    --   leased       what the state says of that
     -- needs: call key mark now offset spare window
-    -- sets: state start used lasts longest written margin repair
-    local start, used, lasts, longest, repair = now, 0, window, window, false
+    -- sets: state start used lasts longest written margin repair sliced leased
+    local start, used, lasts, longest, repair, sliced, leased = now, 0, window, window, false, 0, ''
     local written, margin = mark, spare
     if mark == '@' then written = '@' .. spare end
     if offset ~= 'first' then
@@ -251,23 +269,26 @@ local function decide(key, operations)
     local state = call('GET', key)
     if state then
       if state.err then return state end
-      local count, from, theirs, by = string.match(state, '^(%d+)/(%-?%d+)/([1-9]%d*)(@?%d*)$')
+      local count, from, theirs, by, out = string.match(state, '^(%d+)/(%-?%d+)/([1-9]%d*)(@?%d*)~?(%d*)$')
       if not count then
         local digits, exponent -- written by fixedwindow.lua: the TTL is its end
-        count, digits, exponent = string.match(state, '^(%d+)(%d%d%d%d%d)(%d)$')
+        count, digits, exponent, out = string.match(state, '^(%d+)(%d%d%d%d%d)(%d)~?(%d*)$')
         if not count then return {err = 'CORRUPT no state of a fixed window'} end
         by = ''
         theirs = tonumber(digits, 10) * 10 ^ exponent * 1000 -- 10, because miniredis takes a first 0 for octal
         local left = call('PTTL', key)
         if left == -1 then left = theirs / 1000 end
         from = math.min(now, now - now % 1000 + left * 1000 - theirs)
+        if out ~= '' then out = math.max(now + (left - out) * 1000 - from, 0) end
       end
-      local age, ends, opens = now - from, math.min(window, theirs), start
+      out = tonumber(out) or 0
+      local age, ends, opens = now - from, math.max(math.min(window, theirs), out), start
       if age < ends then
         start = from + 0
         used = count + 0
         lasts = ends
-        longest = math.max(window, theirs)
+        sliced = out
+        longest = math.max(window, theirs, sliced)
         if start + longest >= 2 ^ 53 or used >= 2 ^ 53 then return {err = 'CORRUPT no state of a fixed window'} end
         if by ~= '' then
           local longer = tonumber(string.sub(by, 2)) or 2 ^ 53
@@ -280,7 +301,12 @@ local function decide(key, operations)
         if age < 0 and mark == '' and by == '' and (offset == 'first' or start ~= opens + window) then
           start = opens
           repair = true
+          if sliced > 0 then -- as far from now as they were from the start
+            sliced = sliced + now - start
+            longest = math.max(longest, sliced)
+          end
         end
+        if start + sliced > now then leased = string.format('~%d', sliced) end
       end
     end
     if back then
@@ -302,13 +328,13 @@ local function decide(key, operations)
         used = used - given
         -- <store>
         -- <write>
-          -- needs: key now start used longest written margin
+          -- needs: key now start used longest written margin leased
           -- sets:
           -- The TTL is a little longer than needed, and odd: Redis 7.2.0 writes 100000000
           -- as 1e+8.
           local ttl = (start + longest - now) / 1000
           if margin > 0 then ttl = math.min(ttl, longest / 1000) end -- the margin is enough for a clock that is behind
-          redis.call('SET', key, string.format('%d/%d/%d%s', used, start, longest, written),
+          redis.call('SET', key, string.format('%d/%d/%d%s%s', used, start, longest, written, leased),
             'PX', ttl - ttl % 2 + 3 + margin)
         -- <keep>
         -- Behind the store, which has just set ttl: tickets are kept for as long as their permits can count, and for their leases.
@@ -319,6 +345,109 @@ local function decide(key, operations)
       end
       size = size + 1
       out[size] = given
+    elseif kind == 'd' then
+      local least, long, id, further = string.match(operations, '^%d+d(%d+)/(%d+)/(%d+),?()', begin)
+      local n, times = 1, permits + 0
+      least = least + 0
+      long = long + 0
+      stop = further
+      -- <lease>
+      -- A slice: how many of the requests it gets (times), and how long it lasts (long), which is until the
+      -- window ends at most.
+      -- needs: least limit long now sliced start times used window
+      -- sets: long times
+      local fits = math.max(limit - used, 0)
+      times = math.min(times, math.max(math.min(fits, least), math.floor(fits / 4)))
+      long = times > 0 and math.min(long, start + math.max(window, sliced) - now) or 0
+      local some = times > 0
+      if not some then times = 1 end
+      -- <fit>
+      -- needs: n times limit used
+      -- sets: allowed before
+      local allowed, before = times, math.max(limit - used, 0)
+      if n * allowed > before then
+        allowed = (before - before % n) / n
+      end
+      if not some then allowed = 0 end
+      -- <seek>
+      -- When tickets that end make room for the first denied request: the least of max(ends, fits) for those that end first, where
+      -- fits is when it fits once their permits are back. If 256 do not say so, the call asks again when the last of them ends.
+      -- After the server's clock stepped back, no lease ends later than one that begins now.
+      soon = 0
+      if allowed < times and outstanding then
+        local back, ends, fits, from, least = 0, 0, 2 ^ 53, 0, 2 ^ 53
+        while from < 256 and ends < least do
+          local some = call('ZRANGE', held, from, from + 15, 'WITHSCORES')
+          if some.err then return some end
+          for i = 1, #some, 2 do
+            local permits, where, which, lease = string.match(some[i], '^(%d+)/(%d+)/(%d+)/(%d+)/')
+            if not permits then return {err = 'CORRUPT no tickets'} end
+            ends = math.max(some[i + 1] - now, 1)
+            if ends > lease + 0 then
+              ends = lease + 0
+              redis.call('ZADD', held, now + ends, some[i])
+            end
+            -- <frees>
+            if where + 0 == start then back = back + permits end
+            if used + (allowed + 1) * n - math.min(back, used) <= limit then fits = 0 end
+            least = math.min(least, math.max(ends, fits))
+            budget = budget - 2
+          end
+          from = from + 16
+          if #some < 32 then ends = 2 ^ 53 end -- there are no others
+        end
+        if ends < least then least = ends end
+        if least < 2 ^ 53 then soon = least end
+      end
+      -- <take>
+      -- needs: n window allowed used lasts sliced
+      -- sets: used lasts
+      used = used + allowed * n
+      if allowed > 0 then lasts = math.max(window, sliced) end
+      size = size + 1
+      out[size] = allowed > 0 and long or 0
+      -- <words>
+      -- needs: out size now start lasts allowed before
+      -- sets: size
+      out[size + 1] = allowed
+      out[size + 2] = before
+      out[size + 3] = start + lasts - now
+      size = size + 3
+      -- Behind the words of the algorithm.
+      out[size + 1] = soon
+      size = size + 1
+      -- <slice>
+      -- needs: leased long now out size sliced start
+      -- sets: leased
+      if long > 0 then leased = string.format('~%d', math.max(sliced, math.max(now - start, 0) + long)) end
+      out[size + 1] = start
+      out[size + 2] = 0
+      size = size + 2
+      if allowed > 0 or repair then
+        -- <store>
+        -- <write>
+          -- needs: key now start used longest written margin leased
+          -- sets:
+          -- The TTL is a little longer than needed, and odd: Redis 7.2.0 writes 100000000
+          -- as 1e+8.
+          local ttl = (start + longest - now) / 1000
+          if margin > 0 then ttl = math.min(ttl, longest / 1000) end -- the margin is enough for a clock that is behind
+          redis.call('SET', key, string.format('%d/%d/%d%s%s', used, start, longest, written, leased),
+            'PX', ttl - ttl % 2 + 3 + margin)
+        -- <keep>
+        -- Behind the store, which has just set ttl: tickets are kept for as long as their permits can count, and for their leases.
+        if outstanding then
+          ttl = math.max(ttl + margin, kept) + 4
+          if first or redis.call('PTTL', held) < ttl then redis.call('PEXPIRE', held, string.format('%d', ttl + 950)) end
+        end
+      else
+        -- <expire>
+          -- A key that has lost its TTL gets one.
+          -- needs: key now state start longest margin
+          -- sets:
+          local ttl = (start + longest - now) / 1000
+          if redis.call('PTTL', key) == -1 then redis.call('SET', key, state, 'PX', ttl - ttl % 2 + 3 + margin) end
+      end
     elseif kind == 'a' or kind == 'm' then
       local n, times = permits + 0, 1
       -- <fit>
@@ -363,10 +492,10 @@ local function decide(key, operations)
         if least < 2 ^ 53 then soon = least end
       end
       -- <take>
-      -- needs: n window allowed used lasts
+      -- needs: n window allowed used lasts sliced
       -- sets: used lasts
       used = used + allowed * n
-      if allowed > 0 then lasts = window end
+      if allowed > 0 then lasts = math.max(window, sliced) end
       -- <words>
       -- needs: out size now start lasts allowed before
       -- sets: size
@@ -411,13 +540,13 @@ local function decide(key, operations)
       if allowed > 0 or repair then
         -- <store>
         -- <write>
-          -- needs: key now start used longest written margin
+          -- needs: key now start used longest written margin leased
           -- sets:
           -- The TTL is a little longer than needed, and odd: Redis 7.2.0 writes 100000000
           -- as 1e+8.
           local ttl = (start + longest - now) / 1000
           if margin > 0 then ttl = math.min(ttl, longest / 1000) end -- the margin is enough for a clock that is behind
-          redis.call('SET', key, string.format('%d/%d/%d%s', used, start, longest, written),
+          redis.call('SET', key, string.format('%d/%d/%d%s%s', used, start, longest, written, leased),
             'PX', ttl - ttl % 2 + 3 + margin)
         -- <keep>
         -- Behind the store, which has just set ttl: tickets are kept for as long as their permits can count, and for their leases.
@@ -486,10 +615,10 @@ local function decide(key, operations)
           if least < 2 ^ 53 then soon = least end
         end
         -- <take>
-        -- needs: n window allowed used lasts
+        -- needs: n window allowed used lasts sliced
         -- sets: used lasts
         used = used + allowed * n
-        if allowed > 0 then lasts = window end
+        if allowed > 0 then lasts = math.max(window, sliced) end
         -- <words>
         -- needs: out size now start lasts allowed before
         -- sets: size
@@ -516,13 +645,13 @@ local function decide(key, operations)
       if change then
         -- <store>
         -- <write>
-          -- needs: key now start used longest written margin
+          -- needs: key now start used longest written margin leased
           -- sets:
           -- The TTL is a little longer than needed, and odd: Redis 7.2.0 writes 100000000
           -- as 1e+8.
           local ttl = (start + longest - now) / 1000
           if margin > 0 then ttl = math.min(ttl, longest / 1000) end -- the margin is enough for a clock that is behind
-          redis.call('SET', key, string.format('%d/%d/%d%s', used, start, longest, written),
+          redis.call('SET', key, string.format('%d/%d/%d%s%s', used, start, longest, written, leased),
             'PX', ttl - ttl % 2 + 3 + margin)
         -- <keep>
         -- Behind the store, which has just set ttl: tickets are kept for as long as their permits can count, and for their leases.

@@ -10,11 +10,17 @@
 --          <permits>c<times>          charges: taken whether they fit or not, as a debt, which
 --                                     is repaid before anybody is allowed again
 --          <permits>g<where>/<which>  give back what a ticket stands for; a credit has no <where>
+--          <most>d<waiting>/<microseconds>/<id>
+--                                     a slice: up to so many permits, to be spent within so many
+--                                     microseconds, and at least those that callers wait for
+--                                     (lease). The id is for those that may come back (mark)
 -- Reply  for each key and operation:
 --          x, c  the algorithm's words of a run. The first word is the number of requests
 --                allowed, or charged: these are the first ones of the run
 --          e     the same, and the two words of a ticket of the last request allowed
 --          g     the permits given back, rounded up
+--          d     the microseconds within which the permits may be spent, 0 for at once; the words
+--                of a run of as many requests for one permit; the two words of a ticket
 --        If a key fails, one -1 comes in place of all that was not done: the key is as it
 --        was before that (unless the user may not run a command that comes after the
 --        first command that writes). Of an operation on its own, which has a script
@@ -42,41 +48,50 @@ local function decide(key, operations)
     --   lasts  the same after a permit is taken under this rule
     --   open   the key goes on to count, with the TTL that it has
     --   taken  permits taken in this execution
+    --   sliced milliseconds until the last slice ends: until then no rule ends the window
+    --   runs   the TTL of a state that goes on for its writer, of whose window these are the digits
     -- needs: call key most window
-    -- sets: lasts left open repair room state taken
-    local room, left, lasts, open, repair
-    local taken = 0
+    -- sets: digits lasts left open repair room runs sliced state taken
+    local room, left, lasts, open, repair, runs, digits
+    local taken, sliced = 0, 0
     local state = call('GET', key)
     if state then
       if state.err then return state end
-      local value = tonumber(state) or -1
+      local value, counter, out = tonumber(state), state
+      if not value then
+        counter, out = string.match(state, '^(%d+)~(%d+)$')
+        value = tonumber(counter) or -1
+      end
       left = call('PTTL', key)
       lasts = left
       room = most - value
       -- INCRBY refuses a number of another form, such as 3e6: it has not so many digits.
-      open = value < 10 ^ #state and value >= 10 ^ (#state - 1) and room % 1000000 == 0 and left > 0 and left <= window
+      open = not out and value < 10 ^ #state and value >= 10 ^ (#state - 1) and room % 1000000 == 0 and left > 0 and left <= window
       if not open then
         local theirs, slack, used = window, 1
         if value >= 0 then
           local code = value % 1000000
-          if value < 2 ^ 53 and not string.find(state, '%D') then used = (value - code) / 1000000 end
+          if value < 2 ^ 53 and not string.find(counter, '%D') then used = (value - code) / 1000000 end
           if room % 1000000 ~= 0 then
             local exponent = code % 10
             theirs = (code - exponent) / 10 * 10 ^ exponent
             if code >= 100000 then slack = 10 ^ exponent end -- of five digits, more may have been cut
           end
         else
-          local longest, margin
-          used, longest, margin = string.match(state, '^(%d+)/%d+/([1-9]%d*)@?(%d*)$') -- written by datedwindow.lua
+          local longest, margin, ends
+          used, longest, margin, ends = string.match(state, '^(%d+)/%d+/([1-9]%d*)@?(%d*)~?(%d*)$') -- written by datedwindow.lua
           if used then
             theirs = longest / 1000
             slack = 3
             if left > 0 then left = math.max(left - 1 - (tonumber(margin) or 0), 0) end
+            if ends ~= '' then out = math.floor(theirs - ends / 1000) end
           end
         end
         if not used or used % 1 ~= 0 then return {err = 'CORRUPT no state of a fixed window'} end
-        lasts = left + window - theirs
-        if left == -1 or left >= theirs + slack then -- no TTL, or the clock stepped back
+        local stepped = left == -1 or left >= theirs + slack -- no TTL, or the clock stepped back
+        if out then sliced = math.max((stepped and theirs + slack or left) - out, 0) end
+        lasts = math.max(left + window - theirs, sliced)
+        if stepped then
           repair = true
           left = window
           lasts = window
@@ -84,9 +99,13 @@ local function decide(key, operations)
           used = 0
           left = window
           lasts = window
-        elseif theirs > window then -- it goes on for that rule, which has taken permits
+        elseif theirs > window or out and theirs == window then -- it goes on for that rule, which has taken permits
+          if value >= 0 then
+            open = not out
+            runs = left
+            digits = value % 1000000
+          end
           left = lasts
-          open = value >= 0
         end
         left = math.min(left, window)
         lasts = math.min(lasts, window)
@@ -102,7 +121,7 @@ local function decide(key, operations)
       -- <giveback>
       -- The window is the ticket's if it may end when that does, and no later window may: one
       -- that opens when it is over ends a window's length after it, or later.
-      -- needs: back call key most open room state taken where which window
+      -- needs: back call key most open room runs state taken where which window
       -- sets: given room taken
       local given = 0
       if where == '' and state then -- a credit, to whichever window is open
@@ -113,18 +132,23 @@ local function decide(key, operations)
           redis.call('UNLINK', key)
         elseif given > 0 then
           -- <store>
-            -- needs: key most room lasts open taken
+            -- needs: digits key most room runs lasts open sliced taken
             -- sets:
             if open then
               redis.call('INCRBY', key, taken .. '000000')
             elseif most - room >= 2 ^ 53 then -- repair: more permits than a counter holds, in the state of datedwindow.lua
               redis.call('PEXPIRE', key, string.format('%d', lasts))
             else
-              redis.call('SET', key, string.format('%d', most - room),
-                'PX', string.format('%d', lasts))
+              local ttl, counter, leased = runs or lasts, most - room, ''
+              if runs then counter = counter - most % 1000000 + digits end
+              if sliced > 0 then
+                ttl = math.max(ttl, sliced)
+                leased = string.format('~%d', ttl - sliced)
+              end
+              redis.call('SET', key, string.format('%d%s', counter, leased), 'PX', string.format('%d', ttl))
             end
         end
-      elseif open then
+      elseif open or runs then
         local time = redis.call('TIME')
         local ends = call('PTTL', key)
         local after = redis.call('TIME')
@@ -138,22 +162,124 @@ local function decide(key, operations)
             redis.call('UNLINK', key)
           elseif given > 0 then
             taken = -given
+            room = room + given * 1000000
             -- <store>
-              -- needs: key most room lasts open taken
+              -- needs: digits key most room runs lasts open sliced taken
               -- sets:
               if open then
                 redis.call('INCRBY', key, taken .. '000000')
               elseif most - room >= 2 ^ 53 then -- repair: more permits than a counter holds, in the state of datedwindow.lua
                 redis.call('PEXPIRE', key, string.format('%d', lasts))
               else
-                redis.call('SET', key, string.format('%d', most - room),
-                  'PX', string.format('%d', lasts))
+                local ttl, counter, leased = runs or lasts, most - room, ''
+                if runs then counter = counter - most % 1000000 + digits end
+                if sliced > 0 then
+                  ttl = math.max(ttl, sliced)
+                  leased = string.format('~%d', ttl - sliced)
+                end
+                redis.call('SET', key, string.format('%d%s', counter, leased), 'PX', string.format('%d', ttl))
               end
           end
         end
       end
       size = size + 1
       out[size] = given
+    elseif kind == 'd' then
+      local least, long, id, further = string.match(operations, '^%d+d(%d+)/(%d+)/(%d+),?()', begin)
+      local n, times = 1, permits + 0
+      least = least + 0
+      long = long + 0
+      stop = further
+      -- <lease>
+      -- A slice: how many of the requests it gets (times), and how long it lasts (long), which is until the
+      -- window ends at most.
+      -- needs: lasts least long room times
+      -- sets: long times
+      local fits = math.max(math.floor(room / 1000000), 0)
+      times = math.min(times, math.max(math.min(fits, least), math.floor(fits / 4)))
+      long = math.min(long, (lasts - 1) * 1000)
+      if times < 1 or long < 1 then
+        times = math.min(times, least)
+        long = 0
+      end
+      local some = times > 0
+      if not some then times = 1 end
+      -- <fit>
+      -- needs: n times room
+      -- sets: cost allowed before
+      local cost, allowed, before = n * 1000000, times, room
+      if cost * allowed > room then
+        if room < 0 then before = 0 end -- the limit was lowered; permits taken stay taken
+        allowed = (before - before % cost) / cost
+      end
+      if not some then allowed = 0 end
+      -- <take>
+      -- needs: n cost allowed room left lasts taken
+      -- sets: room left taken
+      if allowed > 0 then
+        left = lasts
+        room = room - allowed * cost
+        if allowed == 1 and taken == 0 then
+          taken = n -- a string, as it came: a number would have to be formatted
+        else
+          taken = taken + allowed * n
+        end
+      end
+      size = size + 1
+      out[size] = allowed > 0 and long or 0
+      -- <words>
+      -- needs: out size allowed before left
+      -- sets: size
+      out[size + 1] = allowed
+      out[size + 2] = before / 1000000
+      out[size + 3] = left
+      size = size + 3
+      -- <slice>
+      -- Its place: seal fills it in. A millisecond more, because TTLs are whole ones.
+      -- needs: long open out size sliced
+      -- sets: open sliced
+      if long > 0 then
+        sliced = math.max(sliced, math.ceil(long / 1000) + 1)
+        open = false
+      end
+      out[size + 1] = 0
+      out[size + 2] = 0
+      size = size + 2
+      if allowed > 0 or repair then
+        -- <store>
+          -- needs: digits key most room runs lasts open sliced taken
+          -- sets:
+          if open then
+            redis.call('INCRBY', key, taken .. '000000')
+          elseif most - room >= 2 ^ 53 then -- repair: more permits than a counter holds, in the state of datedwindow.lua
+            redis.call('PEXPIRE', key, string.format('%d', lasts))
+          else
+            local ttl, counter, leased = runs or lasts, most - room, ''
+            if runs then counter = counter - most % 1000000 + digits end
+            if sliced > 0 then
+              ttl = math.max(ttl, sliced)
+              leased = string.format('~%d', ttl - sliced)
+            end
+            redis.call('SET', key, string.format('%d%s', counter, leased), 'PX', string.format('%d', ttl))
+          end
+        local tickets = {size - 2}
+        -- <seal>
+        -- After the store: the first of the milliseconds of which one is the end of the window, and
+        -- how many follow. The clock goes on while a script runs, on a busy machine by several.
+        -- needs: key out tickets
+        -- sets:
+        if tickets[1] then
+          local time = redis.call('TIME')
+          local ends = redis.call('PTTL', key)
+          local after = redis.call('TIME')
+          local first = time[1] * 1000 + math.floor(time[2] / 1000)
+          for i = 1, #tickets do
+            out[tickets[i] + 1] = first + ends
+            out[tickets[i] + 2] = after[1] * 1000 + math.floor(after[2] / 1000) - first
+          end
+        end
+      else
+      end
     else
       local change = repair
       local tickets = {}
@@ -212,15 +338,20 @@ local function decide(key, operations)
       until not kind
       if change then
         -- <store>
-          -- needs: key most room lasts open taken
+          -- needs: digits key most room runs lasts open sliced taken
           -- sets:
           if open then
             redis.call('INCRBY', key, taken .. '000000')
           elseif most - room >= 2 ^ 53 then -- repair: more permits than a counter holds, in the state of datedwindow.lua
             redis.call('PEXPIRE', key, string.format('%d', lasts))
           else
-            redis.call('SET', key, string.format('%d', most - room),
-              'PX', string.format('%d', lasts))
+            local ttl, counter, leased = runs or lasts, most - room, ''
+            if runs then counter = counter - most % 1000000 + digits end
+            if sliced > 0 then
+              ttl = math.max(ttl, sliced)
+              leased = string.format('~%d', ttl - sliced)
+            end
+            redis.call('SET', key, string.format('%d%s', counter, leased), 'PX', string.format('%d', ttl))
           end
       else
       end

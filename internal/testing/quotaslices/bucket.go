@@ -246,6 +246,13 @@ func (b *Bucket) pass(w *World) {
 	k.phase = 0
 }
 
+// remaining is what a rule finds left now.
+func (b *Bucket) remaining(w *World, rule int8) int {
+	k := w.key
+	k.repair()
+	return max(b.Rules[rule].Limit-(b.missing(&k, rule)+b.Permit-1)/b.Permit, 0)
+}
+
 // excess: for each instant a up to now, all that may be spent since then, less burst + rate × (now - a).
 func (b *Bucket) excess(w *World) int {
 	burst := 0

@@ -126,6 +126,20 @@ func (l *Log) pass(w *World) {
 	k.phase = (k.phase%turn + turn) % turn
 }
 
+// remaining is what a rule finds left now.
+func (l *Log) remaining(w *World, rule int8) int {
+	k, r, total := w.key, l.Rules[rule], 0
+	if k.exists {
+		l.rewind(&k)
+	}
+	for _, e := range k.log {
+		if e.n > 0 && e.at+int8(r.Span) > 0 {
+			total += int(e.n)
+		}
+	}
+	return max(r.Limit-total, 0)
+}
+
 // excess is what may be spent in the shortest window that ends now, less the largest limit.
 func (l *Log) excess(w *World) int {
 	most, span, spent := 0, l.Rules[0].Span, 0

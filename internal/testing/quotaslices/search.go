@@ -94,30 +94,36 @@ func (f Found) Len() int { return len(f.nodes) }
 // Number is history number i of them.
 func (f Found) Number(i int) History { return historyOf(f.nodes, i) }
 
-// A Player follows one history of a bucket move by move, for a test that does the same elsewhere.
+// A Player follows one history of a key move by move, for a test that does the same elsewhere.
 type Player struct {
-	Bucket *Bucket
-	world  World
+	Algorithm
+	world World
 }
 
 // Play lets the move's pause pass and then makes it. ok is false if its permits do not fit.
 func (p *Player) Play(m Move) (ok bool) {
 	for range m.Pause {
-		p.world.tick(p.Bucket)
+		p.world.tick(p.Algorithm)
 	}
 	w := p.world
-	if ok = w.apply(p.Bucket, m); ok {
+	if ok = w.apply(p.Algorithm, m); ok {
 		p.world = w
 	}
 	return ok
 }
 
-// Missing is the units that a rule finds missing now.
-func (p *Player) Missing(rule int) int {
-	k := p.world.key
-	k.repair()
-	return p.Bucket.missing(&k, int8(rule))
+// Uses is how many takings the history still has.
+func (p *Player) Uses() (n int) {
+	for _, u := range p.world.uses {
+		if u.n > 0 {
+			n++
+		}
+	}
+	return n
 }
+
+// Remaining is the permits that a rule finds left now.
+func (p *Player) Remaining(rule int) int { return p.remaining(&p.world, int8(rule)) }
 
 func historyOf(nodes []node, i int) History {
 	var all History

@@ -41,6 +41,7 @@ func TestNothingExceedsTheRule(t *testing.T) {
 		}, 5, 4},
 
 		"a fixed window":                 {&Window{Rules: window, Steps: []int8{-1, -2}, Returns: true}, 5, 5},
+		"fixed windows, shorter slices":  {&Window{Rules: windows, Longs: []int8{1, 2}, Steps: []int8{-2}, Returns: true}, 4, 7},
 		"fixed windows of two lengths":   {&Window{Rules: windows, Steps: []int8{-1, -2}, Returns: true}, 5, 7},
 		"fixed windows of three lengths": {&Window{Rules: moreWindows, Returns: true}, 5, 7},
 

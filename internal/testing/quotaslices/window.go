@@ -4,6 +4,7 @@ package quotaslices
 // shorter of two windows: that of the calling rule, and the longest one of the rules that have taken permits from it.
 type Window struct {
 	Rules   []Rule
+	Longs   []int8 // lengths of slices, beside the rest of the window
 	Steps   []int8 // of the server's clock
 	Returns bool
 
@@ -15,7 +16,10 @@ func (f *Window) moves() []Move {
 	var all []Move
 	for rule, r := range f.Rules {
 		for n := int8(1); int(n) <= r.Limit; n++ {
-			all = append(all, Move{Op: Plain, Rule: int8(rule), N: n}, Move{Op: Lease, Rule: int8(rule), N: n})
+			all = append(all, Move{Op: Plain, Rule: int8(rule), N: n})
+			for _, long := range append([]int8{0}, f.Longs...) {
+				all = append(all, Move{Op: Lease, Rule: int8(rule), N: n, Long: long})
+			}
 		}
 	}
 	return append(all, others(f.Returns, f.Steps, f.Rules)...)
@@ -53,6 +57,9 @@ func (f *Window) take(w *World, m Move) (place, until int8, ok bool) {
 		if ends <= 0 {
 			return 0, 0, false
 		}
+		if m.Long > 0 {
+			ends = min(ends, m.Long)
+		}
 		k.ends = max(k.ends, ends)
 		until = ends - 1 + f.Beyond
 	}
@@ -64,7 +71,9 @@ func (f *Window) take(w *World, m Move) (place, until int8, ok bool) {
 // giveBack takes all of them off the window from which they are.
 func (f *Window) giveBack(w *World, u use, n int8) {
 	if k := &w.key; k.exists && k.at == u.place {
-		k.used = max(k.used-n, 0)
+		if k.used = max(k.used-n, 0); k.used == 0 {
+			*k = key{} // as the scripts do
+		}
 	}
 }
 
@@ -74,6 +83,16 @@ func (f *Window) pass(w *World) {
 		*k = key{}
 	}
 	k.phase = 0
+}
+
+// remaining is what a rule finds left now.
+func (f *Window) remaining(w *World, rule int8) int {
+	k, r := w.key, f.Rules[rule]
+	f.rewind(&k)
+	if !k.exists || -k.at >= min(int8(r.Span), k.lasts) && k.ends <= 0 {
+		return r.Limit
+	}
+	return max(r.Limit-int(k.used), 0)
 }
 
 // excess is what may be spent in the window that is open, less the largest limit.

@@ -95,6 +95,8 @@ type Algorithm interface {
 	pass(w *World)
 	// excess is by how much what may have been spent exceeds the promise, in the smallest units.
 	excess(w *World) int
+	// remaining is what a rule finds left now.
+	remaining(w *World, rule int8) int
 	moves() []Move
 }
 
