@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -111,7 +112,7 @@ func everywhere(t *testing.T, test func(t *testing.T, s *site)) {
 			t.Cleanup(server.Close)
 			return server
 		}
-		test(t, newSite(t, redistest.Shared(t).Client(t), serve, t.Name(), time.Millisecond))
+		test(t, newSite(t, redistest.Shared(t).Client(t), serve, rand.Text(), time.Millisecond))
 	})
 }
 
