@@ -73,8 +73,11 @@ if state then
       end
     end
     if not used or used % 1 ~= 0 then return {err = 'CORRUPT no state of a fixed window'} end
-    local stepped = left == -1 or left >= theirs + slack -- no TTL, or the clock stepped back
-    if out then sliced = math.max((stepped and theirs + slack or left) - out, 0) end
+    -- No TTL, or the clock stepped back. A key that is there for its slices only, which last 10 s at most, may outlast its window.
+    local longest = theirs + slack
+    if out and out + 0 == 0 then longest = math.max(longest, 10002) end
+    local stepped = left == -1 or left >= longest
+    if out then sliced = math.max((stepped and longest or left) - out, 0) end
     lasts = math.max(left + window - theirs, sliced)
     if stepped then
       repair = true

@@ -182,7 +182,7 @@ local function decide(key, operations)
               local left = call('PTTL', key)
               if left == -1 then left = theirs / 1000 end
               from = math.min(now, now - now % 1000 + left * 1000 - theirs)
-              if out ~= '' then out = math.max(now + (left - out) * 1000 - from, 0) end
+              if out ~= '' then out = math.max(now + math.min(left - out, 10001) * 1000 - from, 0) end -- a slice lasts 10 s at most
             end
             out = tonumber(out) or 0
             local age, ends, opens = now - from, math.max(math.min(window, theirs), out), start
@@ -204,8 +204,8 @@ local function decide(key, operations)
               if age < 0 and mark == '' and by == '' and (offset == 'first' or start ~= opens + window) then
                 start = opens
                 repair = true
-                if sliced > 0 then -- as far from now as they were from the start
-                  sliced = sliced + now - start
+                if sliced > 0 then -- as far from now as they were from the start; a slice lasts 10 s at most
+                  sliced = math.min(sliced, 10001000) + now - start
                   longest = math.max(longest, sliced)
                 end
               end
@@ -279,7 +279,7 @@ local function decide(key, operations)
         local left = call('PTTL', key)
         if left == -1 then left = theirs / 1000 end
         from = math.min(now, now - now % 1000 + left * 1000 - theirs)
-        if out ~= '' then out = math.max(now + (left - out) * 1000 - from, 0) end
+        if out ~= '' then out = math.max(now + math.min(left - out, 10001) * 1000 - from, 0) end -- a slice lasts 10 s at most
       end
       out = tonumber(out) or 0
       local age, ends, opens = now - from, math.max(math.min(window, theirs), out), start
@@ -301,8 +301,8 @@ local function decide(key, operations)
         if age < 0 and mark == '' and by == '' and (offset == 'first' or start ~= opens + window) then
           start = opens
           repair = true
-          if sliced > 0 then -- as far from now as they were from the start
-            sliced = sliced + now - start
+          if sliced > 0 then -- as far from now as they were from the start; a slice lasts 10 s at most
+            sliced = math.min(sliced, 10001000) + now - start
             longest = math.max(longest, sliced)
           end
         end
