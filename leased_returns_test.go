@@ -168,11 +168,12 @@ func TestALeasedHearsWhatComesBack(t *testing.T) {
 				must(t)(l.TryAcquireN(ctx, "k", 10))
 				e.Slow(20 * time.Millisecond)
 				var late ratelimit.Result
-				go func() { late, _ = l.TryAcquireN(ctx, "k", 2) }()
+				over := make(chan struct{})
+				go func() { late, _ = l.TryAcquireN(ctx, "k", 2); close(over) }()
 				time.Sleep(15 * time.Millisecond) // Redis has denied it
 				e.Up()
 				require.NoError(t, undo())
-				time.Sleep(50 * time.Millisecond)
+				<-over
 				require.False(t, late.Allowed)
 				r := must(t)(l.TryAcquireN(ctx, "k", 2))
 				require.True(t, r.Allowed, "%+v", r)
