@@ -471,16 +471,16 @@ if theirs then remains = theirs.full / 1000 + margin end
 
 -- <lease>
 -- A slice: how many of the requests it gets (times), at least the waiting ones if they fit, and for
--- how long (lasts). It is dated at its end: then at least so much is missing as is restored until then.
+-- how long (long). It is dated at its end: then at least so much is missing as is restored until then.
 -- Where that leaves no room, waiting requests get permits to be used at once, as by a take.
--- needs: capacity flow lasts least missing permit times
--- sets: lasts missing spared times
-local floor = math.max(missing, lasts * flow)
-local spared = (missing - lasts * flow) / permit
+-- needs: capacity flow long least missing permit times
+-- sets: long missing spared times
+local floor = math.max(missing, long * flow)
+local spared = (missing - long * flow) / permit
 local fits = math.floor((capacity - floor) / permit)
 times = math.min(times, math.max(math.min(fits, least), math.floor(fits / 4)))
-if times < 1 or lasts == 0 then
-  lasts = 0
+if times < 1 or long == 0 then
+  long = 0
   times = math.max(math.min(least, math.floor((capacity - missing) / permit)), 0)
 elseif floor > missing then
   missing = floor
@@ -488,7 +488,7 @@ end
 -- </lease>
 
 -- <slice>
--- needs: allowed capacity flow id lasts out permit present size slices spared writes
+-- needs: allowed capacity flow id long out permit present size slices spared writes
 -- sets: writes
 local dated, turn, burst = present, capacity / flow / 2, capacity / permit
 spared = math.floor(spared)
@@ -499,12 +499,12 @@ spared = math.floor(spared)
 -- missing since, beyond what had to be: all of a slice's permits can come back if as much has
 -- been spare ever since it was taken. The id comes with the call, so that no clock and no
 -- key that is gone decides in which epoch a slice began.
--- needs: allowed dated id lasts present slices spared turn writes burst
+-- needs: allowed dated id long present slices spared turn writes burst
 -- sets: epoch writes
 local epoch = 0
-if allowed > 0 and lasts > 0 then
+if allowed > 0 and long > 0 then
   local plain, promised = string.match(writes, '^([^~!]*)[^!]*(.*)$')
-  local ends, older, newer = present + lasts, ''
+  local ends, older, newer = present + long, ''
   if slices then
     ends = math.max(ends, slices.ends)
     for of, began, slack in string.gmatch(slices.epochs, ',(%d+),(%d+),(%d+)') do

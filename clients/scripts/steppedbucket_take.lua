@@ -468,11 +468,11 @@ if theirs then remains = theirs.full / 1000 + margin end
 
 -- <lease>
 -- A slice: how many of the requests it gets (times), at least the waiting ones if they fit, and for
--- how long (lasts). It is dated at its end: then at least so much is missing as is restored until then.
+-- how long (long). It is dated at its end: then at least so much is missing as is restored until then.
 -- Where that leaves no room, waiting requests get permits to be used at once, as by a take.
--- needs: burst divide every flow lasts least part permit present since times whole
--- sets: lasts part spared times whole
-local passed = present + lasts - since
+-- needs: burst divide every flow long least part permit present since times whole
+-- sets: long part spared times whole
+local passed = present + long - since
 local floor, rest = divide(passed - passed % every, flow, permit)
 local spared, more = whole - floor, part - rest
 if more < 0 then spared = spared - 1 end
@@ -483,8 +483,8 @@ end
 local fits = burst - floor
 if rest > 0 then fits = fits - 1 end
 times = math.min(times, math.max(math.min(fits, least), math.floor(fits / 4)))
-if times < 1 or lasts == 0 then
-  lasts = 0
+if times < 1 or long == 0 then
+  long = 0
   fits = burst - whole
   if part > 0 then fits = fits - 1 end
   times = math.max(math.min(least, fits), 0)
@@ -495,7 +495,7 @@ end
 -- </lease>
 
 -- <slice>
--- needs: after allowed burst every flow id lasts out permit present since size slices spared writes
+-- needs: after allowed burst every flow id long out permit present since size slices spared writes
 -- sets: writes
 local dated, turn = since, after(burst, 0, permit, flow, every) / 2
 -- <mark>
@@ -505,12 +505,12 @@ local dated, turn = since, after(burst, 0, permit, flow, every) / 2
 -- missing since, beyond what had to be: all of a slice's permits can come back if as much has
 -- been spare ever since it was taken. The id comes with the call, so that no clock and no
 -- key that is gone decides in which epoch a slice began.
--- needs: allowed dated id lasts present slices spared turn writes burst
+-- needs: allowed dated id long present slices spared turn writes burst
 -- sets: epoch writes
 local epoch = 0
-if allowed > 0 and lasts > 0 then
+if allowed > 0 and long > 0 then
   local plain, promised = string.match(writes, '^([^~!]*)[^!]*(.*)$')
-  local ends, older, newer = present + lasts, ''
+  local ends, older, newer = present + long, ''
   if slices then
     ends = math.max(ends, slices.ends)
     for of, began, slack in string.gmatch(slices.epochs, ',(%d+),(%d+),(%d+)') do
