@@ -51,7 +51,8 @@ if state then
   lasts = left
   room = most - value
   -- INCRBY refuses a number of another form, such as 3e6: it has not so many digits.
-  open = not out and value < 10 ^ #state and value >= 10 ^ (#state - 1) and room % 1000000 == 0 and left > 0 and left <= window
+  open = not out and value < 10 ^ #state and value >= 10 ^ (#state - 1) and room % 1000000 == 0
+    and left > 0 and left <= window
   if not open then
     local theirs, slack, used = window, 1
     if value >= 0 then
