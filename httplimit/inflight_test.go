@@ -336,6 +336,7 @@ func TestWhoLeavesTheLine(t *testing.T) {
 		time.Sleep(time.Second)
 		leave()
 		time.Sleep(time.Minute) // all are answered
+		synctest.Wait()
 		require.Len(t, seen, 1)
 		require.Equal(t, time.Second, seen[0].Waited)
 	})
