@@ -478,8 +478,9 @@ func (l *Leased) rank() int { return rankLeased }
 func (*Leased) around(ctx context.Context, c *call, own claimSet) outcome {
 	if c.spends() {
 		claim := &c.claims[0]
-		r, err := claim.outer.(*Leased).acquire(ctx, claim.key, claim.n)
-		return outcome{result: r, err: err, bucket: true}
+		l := claim.outer.(*Leased)
+		r, err := l.acquire(ctx, claim.key, claim.n)
+		return outcome{result: r, err: err, bucket: err == nil && l.core.isBucket()}
 	}
 	for i := range c.claims {
 		if own.has(i) {

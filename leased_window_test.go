@@ -265,3 +265,21 @@ func TestProcessesWithSlicesKeepAWindow(t *testing.T) {
 		require.Equal(t, 2000, taken, name)
 	}
 }
+
+// TestSlicesOfAWindowAreAWindows: a call by several claims says of what the permits are, as a look does.
+func TestSlicesOfAWindowAreAWindows(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	for _, l := range []ratelimit.Limiter{
+		ratelimit.Must(ratelimit.NewFixedWindow(s.Client, 9, time.Hour)),
+		ratelimit.Must(ratelimit.NewCalendarWindow(s.Client, 9, ratelimit.Daily(time.UTC))),
+		ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerHour(9), 9)),
+	} {
+		claim := ratelimit.ClaimOf(ratelimit.Must(ratelimit.NewLeased(l)), "k", 1)
+		look, err := ratelimit.Look(ctx, claim)
+		require.NoError(t, err)
+		call, err := ratelimit.TryAcquireAll(ctx, claim)
+		require.NoError(t, err)
+		look.Result, look.Parts[0].Result = call.Result, call.Parts[0].Result
+		require.Equal(t, look, call, "%T", l)
+	}
+}
