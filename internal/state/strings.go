@@ -99,6 +99,9 @@ var (
 	calendarState    = regexp.MustCompile(`^(\d+)/(\d+)-(\d+)(@\d*)?(?:~(\d+))?$`)
 )
 
+// longestSlice is how long a key may outlast its window for slices, as fixedwindow.lua has it.
+const longestSlice = 10_001 * time.Millisecond
+
 // fixedWindow reads the state of a fixed window, with its start or with a TTL that is its end.
 func (s *State) fixedWindow(text string, now int64) error {
 	if m := windowState.FindStringSubmatch(text); m != nil {
@@ -126,6 +129,9 @@ func (s *State) fixedWindow(text string, now int64) error {
 			if !ok || out[0] > length {
 				return s.corrupt()
 			}
+			if out[0] == 0 && 0 < s.Expires && s.Expires <= longestSlice { // the key is there for its slices
+				s.Empty = s.Expires
+			}
 			s.Leased = max(s.Empty-time.Duration(out[0])*time.Millisecond, 0)
 		}
 		return nil
@@ -142,17 +148,25 @@ func (s *State) fixedWindow(text string, now int64) error {
 		n[1] = -n[1]
 	}
 	s.Rule.Window, s.CallersClock = micros(n[2]), m[4] != ""
-	if m[5] != "" {
-		out, ok := numbers(m[5])
-		if !ok {
-			return s.corrupt()
-		}
-		s.Leased = micros(max(n[1]+out[0]-now, 0))
+	if !s.leasedUntil(m[5], n[1], now) {
+		return s.corrupt()
 	}
 	if end := n[1] + n[2]; n[0] > 0 && end > now {
 		s.Used, s.Empty = n[0], micros(end-now)
 	}
 	return nil
+}
+
+// leasedUntil notes how long slices may still be spent: until so long after an instant; not at all without a text.
+func (s *State) leasedUntil(after string, instant, now int64) (ok bool) {
+	if after == "" {
+		return true
+	}
+	n, ok := numbers(after)
+	if ok {
+		s.Leased = micros(max(instant+n[0]-now, 0))
+	}
+	return ok
 }
 
 func (s *State) calendarWindow(text string, now int64) error {
@@ -165,12 +179,8 @@ func (s *State) calendarWindow(text string, now int64) error {
 		return s.corrupt()
 	}
 	s.CallersClock = m[4] != ""
-	if m[5] != "" {
-		out, ok := numbers(m[5])
-		if !ok {
-			return s.corrupt()
-		}
-		s.Leased = micros(max(n[1]+out[0]-now, 0))
+	if !s.leasedUntil(m[5], n[1], now) {
+		return s.corrupt()
 	}
 	if n[0] > 0 && n[2] > now {
 		s.Used, s.Empty = n[0], micros(n[2]-now)

@@ -132,6 +132,31 @@ func TestWordsOfSlices(t *testing.T) {
 		"Slices of it may be spent in processes for the next 200 ms.", states[0].Words())
 }
 
+// TestSlicesOfWindows: what is left of the window and of the slices, also when the key is there for these only.
+func TestSlicesOfWindows(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	now := s.Now.UnixMicro()
+	for _, tt := range []struct {
+		key, held              string
+		expires, empty, leased time.Duration
+		used                   int64
+	}{
+		{"fixedwindow{a}", "20000064~4000", 6 * time.Second, 6 * time.Second, 2 * time.Second, 20},
+		{"fixedwindow{b}", "20000013~0", 3 * time.Second, 3 * time.Second, 3 * time.Second, 20},
+		{"fixedwindow{c}", "20000013~0", time.Minute, time.Second, time.Second, 20}, // the clock stepped back
+		{"fixedwindow{d}", fmt.Sprintf("20/%d/8000000~3000000", now-1_000_000), 8 * time.Second, 7 * time.Second, 2 * time.Second, 20},
+		{"calendarwindow{e}", fmt.Sprintf("20/%d-%d~3000000", now-1_000_000, now+9_000_000), 9 * time.Second, 9 * time.Second, 2 * time.Second, 20},
+		{"calendarwindow{f}", fmt.Sprintf("20/%d-%d", now+1_000_000, now+9_000_000), 9 * time.Second, 9 * time.Second, 0, 20},
+	} {
+		key := "ratelimit:default:" + tt.key
+		require.NoError(t, s.Admin.Set(t.Context(), key, tt.held, tt.expires).Err())
+		states, err := state.Read(t.Context(), s.Admin, []string{key}, 1)
+		require.NoError(t, err)
+		require.NoError(t, states[0].Err, tt.key)
+		require.Equal(t, []any{tt.used, tt.empty, tt.leased}, []any{states[0].Used, states[0].Empty, states[0].Leased}, tt.key)
+	}
+}
+
 func TestWordsOfResults(t *testing.T) {
 	for _, tt := range []struct {
 		r    ratelimit.Result
