@@ -23,10 +23,10 @@ import (
 //	...
 //	logins, err := ratelimit.NewBans(perUser, banned, []time.Duration{2 * time.Minute, 5 * time.Minute, time.Hour}, 24*time.Hour)
 //
-// The limiter and the pause decide together: while a key is paused, nothing is taken from the limiter. A call costs as
-// much as one of an [All] of both, and a denial by the limiter a second round trip, for the strike. If that one fails,
-// the denial stands, and the episode's next denial brings the strike, unless Redis has counted it. The Result of a denial is that of the limiter or of the pause, whichever
-// lasts longer.
+// The limiter and the pause decide together: while a key is paused, nothing is taken from the limiter. A call costs as much
+// as one of an [All] of both, and a denial by the limiter a second round trip, for the strike. If that one fails, the
+// denial stands, and the episode's next denial brings the strike, unless Redis has counted it. The Result of a denial is
+// that of the limiter or of the pause, whichever lasts longer.
 //
 // Several Bans can have one pause, and count their strikes together. TryAcquireUpTo asks the pause first. Charge asks
 // the limiter only, and nothing can be reserved. Put other decorators around the Bans; docs/pausing.md has an example.

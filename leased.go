@@ -22,18 +22,19 @@ import (
 	"github.com/tryacquire/ratelimit/internal/windows"
 )
 
-// A Leased is a [Limiter] that takes permits of a bucket or a window ahead, a slice at a time, and spends them in this process: a
-// decision about a hot key then takes some 100 ns and no call to Redis. All processes together, and plain limiters of the
-// same name beside them, allow exactly what the rule allows, whatever crashes and whichever replies are lost.
+// A Leased is a [Limiter] that takes permits of a bucket or a window ahead, a slice at a time, and spends them in this
+// process: a decision about a hot key then takes some 100 ns and no call to Redis. All processes together, and plain
+// limiters of the same name beside them, allow exactly what the rule allows, whatever crashes and whichever replies are
+// lost.
 //
-// A slice lasts a quarter of the time in which the bucket refills, or of the window and not beyond its end, at most 10s, and is as large as this process's demand
-// for the key in that time, at most a quarter of what is left. Keys with a demand below some ten permits in that time ask
-// Redis as without the Leased. What is left of a slice when it ends is given back if it is 4 permits or more, and
-// by [Leased.Close].
+// A slice lasts a quarter of the time in which the bucket refills, or of the window and not beyond its end, at most 10s,
+// and is as large as this process's demand for the key in that time, at most a quarter of what is left. Keys with a demand
+// below some ten permits in that time ask Redis as without the Leased. What is left of a slice when it ends is given back
+// if it is 4 permits or more, and by [Leased.Close].
 //
-// Of a bucket, a process that gets less than it asks for waits before it asks again, and denies calls in the meantime: the permits go to
-// the other processes, or come back in the next slice. So while the demand exceeds the rule, a call can be denied although
-// another process holds permits. RetryAfter then says when this process asks again.
+// Of a bucket, a process that gets less than it asks for waits before it asks again, and denies calls in the meantime: the
+// permits go to the other processes, or come back in the next slice. So while the demand exceeds the rule, a call can be
+// denied although another process holds permits. RetryAfter then says when this process asks again.
 //
 // Only TryAcquire and TryAcquireN spend slices. All other operations, and calls with several claims, ask Redis directly; to
 // them, permits in slices are taken. Reset also ends the slices of this process, but those of others may be spent on
@@ -61,10 +62,9 @@ const (
 	returning      = 64                    // calls under way that give back
 )
 
-// NewLeased puts slices in front of a [TokenBucket], a [LeakyBucket], a [FixedWindow] or a [CalendarWindow] that Redis's clock
-// decides. The error wraps
-// ErrInvalidConfig: the limiter is nil or cannot be leased, an option is nil, given twice or cannot work. Call
-// [Leased.Close] when the process ends.
+// NewLeased puts slices in front of a [TokenBucket], a [LeakyBucket], a [FixedWindow] or a [CalendarWindow] that Redis's
+// clock decides. The error wraps ErrInvalidConfig: the limiter is nil or cannot be leased, an option is nil, given twice or
+// cannot work. Call [Leased.Close] when the process ends.
 //
 // The options are [WithMaxSlice], [WithMaxKeys], [WithObserver] and [WithName]. Decorators go around the Leased; for plans,
 // put a Leased around each limiter that a [Choice] picks.

@@ -103,8 +103,8 @@ func TestNoWindowEndsWhileSlicesAreOut(t *testing.T) {
 	}
 }
 
-// TestAShorterRuleRepairsWhileSlicesAreOut: the clock steps back, and a rule whose window is shorter than the slice has left
-// dates the state anew, twice.
+// TestAShorterRuleRepairsWhileSlicesAreOut: the clock steps back, and then a rule whose window is shorter than what is left of
+// the slice writes the state twice.
 func TestAShorterRuleRepairsWhileSlicesAreOut(t *testing.T) {
 	server := miniredis.RunT(t)
 	server.ClockTTL(true)

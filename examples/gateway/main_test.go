@@ -233,7 +233,7 @@ func TestTheClientLeaves(t *testing.T) {
 	})
 }
 
-// TestDenials: each tells whose limit has denied, and takes nothing of the others.
+// TestDenials: each says whose limit has denied, and nothing is taken from the others.
 func TestDenials(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *site, _ *ratelimittest.Env) {
 		ctx, leave := context.WithCancel(t.Context())

@@ -47,7 +47,7 @@ type Denial struct {
 	Ends  time.Duration // until a lease ends, at the latest; 0: that is not known
 }
 
-// Add is the denial by one more limit, or for want of places.
+// Add notes that one more limit denies the call, or that places are missing.
 func (d *Denial) Add(retryAfter time.Duration, places bool) {
 	if places {
 		d.Ends = max(d.Ends, retryAfter)

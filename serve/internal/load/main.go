@@ -52,7 +52,7 @@ func main() {
 	flag.StringVar(&l.key, "key", "user", "of their only descriptor")
 	flag.IntVar(&l.callers, "callers", 256, "that ask at the same time")
 	flag.IntVar(&l.conns, "connections", 2, "that they share")
-	flag.IntVar(&l.values, "values", 10_000, "of the descriptor, in turn")
+	flag.IntVar(&l.values, "values", 10_000, "how many values the descriptor has, one after the other")
 	flag.DurationVar(&l.time, "time", 3*time.Second, "of a round")
 	rounds := flag.Int("rounds", 5, "in each of which all services are asked, one after the other")
 	server := flag.String("redis", "", "the address of the Redis of all services")
