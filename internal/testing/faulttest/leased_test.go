@@ -1,151 +1,191 @@
 package faulttest
 
 import (
-	"bufio"
-	"encoding/binary"
-	"encoding/json"
-	"errors"
-	"io"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"slices"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 	"github.com/tryacquire/ratelimit/internal/testing/redistest"
 )
 
-const leaseWorkerEnv = "RATELIMIT_TEST_LEASE_WORKER"
-
-// leaseWork is what a process with slices gets to do.
-type leaseWork struct {
-	Addr        string
-	Rate, Burst int
-	Demand      float64 // calls a second
-	For         time.Duration
-	Plain       bool // without slices
-}
-
-// An allowedCall is one permit, used between two instants of the machine's clock, in nanoseconds.
-type allowedCall struct{ From, To int64 }
-
-// TestLeaseWorker is one of the processes of TestProcessesWithSlicesAreKilled.
-func TestLeaseWorker(t *testing.T) {
-	given := os.Getenv(leaseWorkerEnv)
-	if given == "" {
-		t.Skip("started by TestProcessesWithSlicesAreKilled")
-	}
-	var w leaseWork
-	require.NoError(t, json.Unmarshal([]byte(given), &w))
-	client := redis.NewClient(&redis.Options{Addr: w.Addr})
-	defer client.Close()
-	var l ratelimit.Limiter = ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerSecond(w.Rate), w.Burst))
-	if !w.Plain {
-		l = ratelimit.Must(ratelimit.NewLeased(l))
-	}
-	out, end := os.NewFile(3, "results"), time.Now().Add(w.For)
-	calls := int64(0)
-	for next := time.Now(); next.Before(end); next = next.Add(time.Duration(rand.ExpFloat64() / w.Demand * float64(time.Second))) {
-		if off := next.UnixNano() % int64(time.Second); off > int64(600*time.Millisecond) { // slices end unspent
-			next = next.Add(time.Second - time.Duration(off))
-		}
-		time.Sleep(time.Until(next))
-		from := time.Now().UnixNano()
-		r, err := l.TryAcquire(ctx, "shared")
-		require.NoError(t, err)
-		if calls++; r.Allowed {
-			require.NoError(t, binary.Write(out, binary.LittleEndian, allowedCall{from, time.Now().UnixNano()}))
-		}
-	}
-	require.NoError(t, binary.Write(out, binary.LittleEndian, allowedCall{0, calls}))
-}
-
-// TestProcessesWithSlicesAreKilled: processes that spend slices of one bucket, at ten times its rate in the first 600 ms of
-// each second, beside some that ask for each call. Some are killed, others are stopped for a while. What all were allowed is judged by the instants of calls
-// and returns.
+// TestProcessesWithSlicesAreKilled: processes that spend slices of a bucket and of a window. Of four, one asks for each
+// call, one is killed and another one takes its place, one is stopped for a while, and the network of one is broken. What
+// all were allowed is judged by calls and returns.
+//
+// The demand comes so that permits that are wrong are spent: a slice is taken when little is missing, nobody calls until
+// nothing is missing, before the slice ends and after it, and then all is asked for at once. The same at a window's end.
 func TestProcessesWithSlicesAreKilled(t *testing.T) {
-	const perSecond, burst, length = 1000, 1000, 4 * time.Second
-	processes := limitertest.Rounds(64, 12)
+	t.Parallel()
+	faultyProcesses(t, 4, 250*time.Millisecond, limitertest.Rounds(20, 1))
+	if limitertest.Rounds(2, 1) > 1 { // each with fewer slices, of 1,000 a second
+		faultyProcesses(t, 64, time.Second, 8)
+	}
+}
+
+func faultyProcesses(t *testing.T, processes int, refill time.Duration, cycles int) {
+	var phases []phase
+	length := time.Duration(0)
+	for _, p := range []phase{
+		{800, 10}, {1080, 0}, {40, 3}, {180, 0},
+		{800, 10}, {1080, 0}, {40, 3}, {600, 0},
+		{800, 10}, {1080, 0}, {40, 3}, {800, 0}, {40, 3}, {200, 0},
+	} {
+		p.For *= refill / 1000
+		phases = append(phases, p)
+		length += p.For * time.Duration(cycles)
+	}
 	server := redistest.Start(t)
-	work := leaseWork{Addr: server.Addr(), Rate: perSecond, Burst: burst, Demand: 10 * perSecond / float64(processes), For: length}
-	before := redistest.Executions(t, server.Client(t))
-	var mu sync.Mutex
-	var used []allowedCall
-	var calls int64
+	begin, start, err := os.Pipe()
+	require.NoError(t, err)
+	defer begin.Close()
+	work := leaseWork{
+		Addr: server.Addr(), Limits: []string{"bucket", "window"}, Refill: refill, Demand: leaseRate / float64(processes), Phases: phases,
+		For: length, Callers: 2,
+	}
 	var running sync.WaitGroup
-	for p := range processes {
-		w := work
-		w.Plain = p%12 == 11
-		job, err := json.Marshal(w)
-		require.NoError(t, err)
-		read, write, err := os.Pipe()
-		require.NoError(t, err)
-		cmd := exec.Command(os.Args[0], "-test.run=^TestLeaseWorker$", "-test.timeout=1m")
-		cmd.Env, cmd.ExtraFiles = append(os.Environ(), leaseWorkerEnv+"="+string(job)), []*os.File{write}
-		require.NoError(t, cmd.Start())
-		require.NoError(t, write.Close())
-		rng := rand.New(rand.NewPCG(uint64(p), 1))
-		switch p % 4 {
+	var mu sync.Mutex
+	var all []*leaseProcess
+	run := func(w leaseWork, killed bool) *leaseProcess {
+		p := startLease(t, w, begin)
+		mu.Lock()
+		defer mu.Unlock()
+		all = append(all, p)
+		running.Go(func() { p.collect(t, killed) })
+		return p
+	}
+	var faults []func()
+	for i := range processes {
+		w, rng := work, rand.New(rand.NewPCG(uint64(i), 1))
+		sometime := func() time.Duration { return time.Duration(rng.Int64N(int64(length * 3 / 4))) }
+		switch i % 4 {
+		case 0:
+			w.Plain = i%16 == 0
+			run(w, false)
 		case 1:
-			kill := time.AfterFunc(time.Second+time.Duration(rng.Int64N(int64(length))), func() { _ = cmd.Process.Kill() })
-			defer kill.Stop()
-		case 2:
-			for range 4 {
-				at := time.Duration(rng.Int64N(int64(length)))
-				stop := time.AfterFunc(at, func() { redistest.PauseProcess(cmd.Process) })
-				defer stop.Stop()
-				on := time.AfterFunc(at+time.Duration(rng.Int64N(int64(length/8))), func() { redistest.ResumeProcess(cmd.Process) })
-				defer on.Stop()
-			}
+			p, lives := run(w, true), length/4+sometime()
+			faults = append(faults, func() {
+				time.Sleep(lives)
+				_ = p.Process.Kill()
+				w.For -= lives
+				run(w, false)
+			})
+		case 2: // shorter than a slice, and longer
+			p, stops := run(w, false), []time.Duration{refill / 10, refill / 5, refill / 2}
+			faults = append(faults, func() {
+				for from := time.Now(); time.Since(from) < length*3/4; time.Sleep(time.Duration(rng.Int64N(int64(length / 8)))) {
+					redistest.PauseProcess(p.Process)
+					time.Sleep(stops[rng.IntN(len(stops))])
+					redistest.ResumeProcess(p.Process)
+				}
+			})
+		case 3:
+			proxy := redistest.NewProxy(t, server.Addr())
+			w.Addr = proxy.Addr()
+			run(w, false)
+			faults = append(faults, func() { breakNetwork(proxy, rng, length*3/4) })
 		}
-		running.Go(func() {
-			defer read.Close()
-			from := bufio.NewReader(read)
-			for {
-				var c allowedCall
-				if err := binary.Read(from, binary.LittleEndian, &c); errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-					break
-				} else if err != nil {
-					t.Error(err)
-					break
-				}
-				mu.Lock()
-				if c.From > 0 {
-					used = append(used, c)
-				} else {
-					calls += c.To
-				}
-				mu.Unlock()
-			}
-			if err := cmd.Wait(); err != nil && p%4 != 1 {
-				t.Errorf("process %d: %v", p, err)
-			}
-		})
+	}
+	require.NoError(t, start.Close())
+	for _, f := range faults {
+		running.Go(f)
 	}
 	running.Wait()
-	slices.SortFunc(used, func(a, b allowedCall) int { return int(a.To - b.To) })
-	worst, first := -float64(burst), used[0].From
-	for _, a := range used {
-		n := 0
-		for _, u := range used {
-			if u.From >= a.From {
-				n++
-				worst = max(worst, float64(n-burst)-perSecond*float64(u.To-a.From)/1e9)
+	burst := leaseRate * refill.Seconds()
+	for i, limit := range work.Limits {
+		var takes []take
+		var told []take // what plain calls were told of windows
+		for _, p := range all {
+			for _, c := range p.calls {
+				switch tk := (take{span{c.Call, c.Return}, 1, c.ResetsIn}); {
+				case int(c.Limit) != i:
+				case !c.Denied:
+					takes = append(takes, tk)
+					fallthrough
+				default:
+					if c.Plain {
+						told = append(told, tk)
+					}
+				}
 			}
 		}
-		first = min(first, a.From)
+		most := 0.0
+		if limit == "bucket" {
+			var permits int
+			var over time.Duration
+			most, permits, over = mostAboveTheRate(takes)
+			t.Logf("bucket: %d processes used %d permits; certainly %.1f of %.0f above the rate, %d in %v",
+				len(all), len(takes), most, burst, permits, over)
+		} else {
+			inAWindow, judged := mostInAWindow(refill, takes, told)
+			t.Logf("window: %d processes used %d permits; %d certainly in a known window, at most %d of %.0f in one",
+				len(all), len(takes), judged, inAWindow, burst)
+			require.Positive(t, judged)
+			most = float64(inAWindow)
+		}
+		require.LessOrEqual(t, most, burst+0.002)
+		require.Greater(t, float64(len(takes)), burst, "it was asked for until it was denied")
 	}
-	time := float64(used[len(used)-1].To-first) / 1e9
-	executions := redistest.Executions(t, server.Client(t)) - before
-	t.Logf("%d processes were allowed %d calls in %.2f s, %.1f %% of the rule; the rule was met but for %.1f permits; %d executions for over %d calls",
-		processes, len(used), time, 100*float64(len(used))/(burst+perSecond*time), -worst, executions, calls)
-	require.LessOrEqual(t, worst, 1e-3)
-	require.Greater(t, float64(len(used)), 0.5*perSecond*time)
+}
+
+// mostAboveTheRate is the most permits of an interval less what the rate restores in it, and what these were.
+func mostAboveTheRate(takes []take) (most float64, permits int, over time.Duration) {
+	most, permits, length := mostBetween(takes, leaseRate/float64(time.Second), 0)
+	return most, permits, time.Duration(length)
+}
+
+// breakNetwork loses and delays what a process sends and is sent.
+func breakNetwork(proxy *redistest.Proxy, rng *rand.Rand, length time.Duration) {
+	for from := time.Now(); time.Since(from) < length; time.Sleep(time.Duration(rng.Int64N(int64(100 * time.Millisecond)))) {
+		switch rng.IntN(5) {
+		case 0:
+			proxy.DropReply(1+rng.IntN(3), redistest.OnScript())
+		case 1:
+			proxy.DropRequest(1+rng.IntN(3), redistest.OnScript())
+		case 2:
+			proxy.CutAll()
+		case 3:
+			proxy.Hang()
+			time.Sleep(time.Duration(rng.Int64N(int64(200 * time.Millisecond))))
+			proxy.Unhang()
+		case 4:
+			proxy.Delay(time.Duration(rng.Int64N(int64(50 * time.Millisecond))))
+			time.Sleep(100 * time.Millisecond)
+			proxy.Delay(0)
+		}
+	}
+}
+
+// mostInAWindow is the most permits that were certainly taken in one window, and how many were judged. The windows are
+// those that plain calls were told: each ends between call + left and return + left, less the millisecond to which left was
+// rounded up. A store of the state can move the end later by a millisecond, which allows less: so what counts is from the
+// first of the ends less a window, to the last.
+func mostInAWindow(window time.Duration, takes, told []take) (most, judged int) {
+	const tick = int64(time.Millisecond)
+	slices.SortFunc(told, func(a, b take) int { return int(a.Call + a.Left - b.Call - b.Left) })
+	type ending struct{ earliest, latest int64 } // at most, at least
+	var ends []ending
+	for _, tk := range told {
+		e := ending{tk.Return + tk.Left, tk.Call + tk.Left - tick}
+		if n := len(ends); n > 0 && e.latest < ends[n-1].latest+int64(window)/2 {
+			e.earliest, e.latest = min(e.earliest, ends[n-1].earliest), max(e.latest, ends[n-1].latest)
+			ends = ends[:n-1]
+		}
+		ends = append(ends, e)
+	}
+	for _, e := range ends {
+		n := 0
+		for _, tk := range takes {
+			if tk.Call >= e.earliest-int64(window)+tick && tk.Return <= e.latest {
+				n++
+			}
+		}
+		most, judged = max(most, n), judged+n
+	}
+	return most, judged
 }
