@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/tryacquire/ratelimit"
@@ -11,7 +12,8 @@ import (
 	"github.com/tryacquire/ratelimit/valkeyclient"
 )
 
-// onClients are fixed windows: this library's on each client, and the script that a user of the client writes.
+// onClients are fixed windows: this library's on each client, that of the client's own library, and the script that a
+// user of the client writes.
 func onClients() []contestant {
 	on := func(name string, client func(b *testbed) ratelimit.Client) contestant {
 		return contestant{name: name, only: allowed, open: func(b *testbed, v verdict, tag string) (decide, error) {
@@ -26,8 +28,10 @@ func onClients() []contestant {
 			return b.client
 		}),
 		on("on rueidis", func(b *testbed) ratelimit.Client { return rueidisclient.New(b.rueidis) }),
+		{name: "rueidislimiter", kind: peer, only: allowed, open: openRueidisLimiter},
 		{name: "rueidis by hand", kind: peer, only: allowed, open: openRueidis},
 		on("on valkey-go", func(b *testbed) ratelimit.Client { return valkeyclient.New(b.valkey) }),
+		{name: "valkeylimiter", kind: peer, only: allowed, open: openValkeyLimiter},
 		{name: "valkey-go by hand", kind: peer, only: allowed, open: openValkey},
 	}
 }
@@ -82,7 +86,7 @@ func clientTable(title string, rates map[cell]map[string][]float64) table {
 		title: title,
 		note: "Fixed windows, in decisions a second. *By hand* is INCRBY and PEXPIRE in a script, sent by the client's own `Lua` type. " +
 			"Ratios are taken in each round, and the brackets have the interval of their median with a confidence of at least 95 %.",
-		header: []string{"", "on rueidis", "× by hand", "× on go-redis", "on valkey-go", "× by hand", "× on go-redis"},
+		header: []string{"", "on rueidis", "× rueidislimiter", "× by hand", "× on go-redis", "on valkey-go", "× valkeylimiter", "× by hand", "× on go-redis"},
 	}
 	for _, n := range clientKeys {
 		for _, callers := range clientCallers {
@@ -90,7 +94,10 @@ func clientTable(title string, rates map[cell]map[string][]float64) table {
 			row := []string{c.String()}
 			for _, client := range []string{"rueidis", "valkey-go"} {
 				own := rates[c]["on "+client]
-				row = append(row, number(stats.Median(own)), interval(ratios(own, rates[c][client+" by hand"])), interval(ratios(own, rates[c]["on go-redis"])))
+				row = append(row, number(stats.Median(own)))
+				for _, other := range []string{strings.TrimSuffix(client, "-go") + "limiter", client + " by hand", "on go-redis"} {
+					row = append(row, interval(ratios(own, rates[c][other])))
+				}
 			}
 			t.add(row...)
 		}

@@ -6,12 +6,14 @@ require (
 	github.com/go-redis/redis_rate/v10 v10.0.1
 	github.com/redis/go-redis/v9 v9.23.0
 	github.com/redis/rueidis v1.0.79
+	github.com/redis/rueidis/rueidislimiter v1.0.76
 	github.com/throttled/throttled/v2 v2.15.0
 	github.com/tryacquire/ratelimit v0.0.0
 	github.com/tryacquire/ratelimit/rueidisclient v0.0.0
 	github.com/tryacquire/ratelimit/valkeyclient v0.0.0
 	github.com/ulule/limiter/v3 v3.11.2
 	github.com/valkey-io/valkey-go v1.0.79
+	github.com/valkey-io/valkey-go/valkeylimiter v1.0.76
 	github.com/zeromicro/go-zero v1.10.3
 	golang.org/x/time v0.14.0
 )

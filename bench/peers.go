@@ -8,11 +8,13 @@ import (
 	redis_rate "github.com/go-redis/redis_rate/v10"
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/rueidis"
+	"github.com/redis/rueidis/rueidislimiter"
 	"github.com/throttled/throttled/v2"
 	throttledstore "github.com/throttled/throttled/v2/store/goredisstore.v9"
 	ulule "github.com/ulule/limiter/v3"
 	ululestore "github.com/ulule/limiter/v3/drivers/store/redis"
 	"github.com/valkey-io/valkey-go"
+	"github.com/valkey-io/valkey-go/valkeylimiter"
 	zero "github.com/zeromicro/go-zero/core/limit"
 )
 
@@ -36,6 +38,7 @@ func peers() []contestant {
 		{name: "ulule/limiter", script: "ulule/limiter", kind: peer, open: openUlule},
 		{name: "throttled", kind: peer, open: openThrottled, cost: throttledCost},
 		{name: "go-zero period", script: "go-zero period", kind: peer, open: openGoZero},
+		{name: "rueidislimiter", script: "rueidislimiter", kind: peer, open: openRueidisLimiter},
 		{name: "rueidis by hand", script: "rueidis by hand", kind: peer, selected: true, open: openRueidis},
 	}
 }
@@ -65,11 +68,7 @@ func openUlule(b *testbed, v verdict, tag string) (decide, error) {
 	if err != nil {
 		return nil, err
 	}
-	rate := ulule.Rate{Limit: plenty, Period: plentyWindow}
-	if v == denied {
-		rate.Limit = 1
-	}
-	l := ulule.New(store, rate)
+	l := ulule.New(store, ulule.Rate{Limit: int64(windowLimit(v)), Period: plentyWindow})
 	return func(ctx context.Context, key string) (bool, error) {
 		r, err := l.Get(ctx, key)
 		return err == nil && !r.Reached, err
@@ -106,11 +105,7 @@ func throttledCost(t tally) float64 {
 }
 
 func openGoZero(b *testbed, v verdict, tag string) (decide, error) {
-	quota := plenty
-	if v == denied {
-		quota = 1
-	}
-	l := zero.NewPeriodLimit(int(plentyWindow.Seconds()), quota, b.zero, tag)
+	l := zero.NewPeriodLimit(int(plentyWindow.Seconds()), windowLimit(v), b.zero, tag)
 	return func(ctx context.Context, key string) (bool, error) {
 		code, err := l.TakeCtx(ctx, key)
 		return code == zero.Allowed || code == zero.HitQuota, err
@@ -133,6 +128,42 @@ func openRueidis(b *testbed, v verdict, tag string) (decide, error) {
 	}), nil
 }
 
+func openRueidisLimiter(b *testbed, v verdict, tag string) (decide, error) {
+	l, err := rueidislimiter.NewRateLimiter(rueidislimiter.RateLimiterOption{
+		ClientBuilder: func(rueidis.ClientOption) (rueidis.Client, error) { return b.rueidis, nil },
+		KeyPrefix:     tag, Limit: windowLimit(v), Window: plentyWindow,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context, key string) (bool, error) {
+		r, err := l.Allow(ctx, key)
+		return r.Allowed, err
+	}, nil
+}
+
+func openValkeyLimiter(b *testbed, v verdict, tag string) (decide, error) {
+	l, err := valkeylimiter.NewRateLimiter(valkeylimiter.RateLimiterOption{
+		ClientBuilder: func(valkey.ClientOption) (valkey.Client, error) { return b.valkey, nil },
+		KeyPrefix:     tag, Limit: windowLimit(v), Window: plentyWindow,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context, key string) (bool, error) {
+		r, err := l.Allow(ctx, key)
+		return r.Allowed, err
+	}, nil
+}
+
+// windowLimit is the limit of a window that gives the verdict.
+func windowLimit(v verdict) int {
+	if v == denied {
+		return 1
+	}
+	return plenty
+}
+
 func openValkey(b *testbed, v verdict, tag string) (decide, error) {
 	script := valkey.NewLuaScript(byHand)
 	return decideByHand(v, tag, func(ctx context.Context, keys, args []string) ([]int64, error) {
@@ -141,10 +172,7 @@ func openValkey(b *testbed, v verdict, tag string) (decide, error) {
 }
 
 func decideByHand(v verdict, tag string, exec func(ctx context.Context, keys, args []string) ([]int64, error)) decide {
-	limit, args := int64(plenty), []string{"1", strconv.FormatInt(plentyWindow.Milliseconds(), 10)}
-	if v == denied {
-		limit = 1
-	}
+	limit, args := int64(windowLimit(v)), []string{"1", strconv.FormatInt(plentyWindow.Milliseconds(), 10)}
 	return func(ctx context.Context, key string) (bool, error) {
 		reply, err := exec(ctx, []string{tag + key}, args)
 		if err == nil && len(reply) != 2 {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"runtime/debug"
 	"strings"
@@ -107,12 +108,12 @@ func versions() string {
 	if !ok {
 		return "Versions unknown"
 	}
+	peer := regexp.MustCompile(`^github\.com/((?:redis/go-redis|go-redis/redis_rate|ulule/limiter|throttled/throttled|zeromicro/go-zero|` +
+		`redis/rueidis|redis/rueidis/rueidislimiter|valkey-io/valkey-go|valkey-io/valkey-go/valkeylimiter))(?:/v\d+)?$`)
 	var list []string
 	for _, module := range build.Deps {
-		for _, name := range []string{"redis/go-redis", "go-redis/redis_rate", "ulule/limiter", "throttled/throttled", "zeromicro/go-zero", "redis/rueidis", "valkey-io/valkey-go"} {
-			if strings.Contains(module.Path+"/", "/"+name+"/") && !strings.Contains(module.Path, "extra") {
-				list = append(list, name+" "+module.Version)
-			}
+		if m := peer.FindStringSubmatch(module.Path); m != nil {
+			list = append(list, m[1]+" "+module.Version)
 		}
 	}
 	return strings.Join(list, ", ")
