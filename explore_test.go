@@ -13,11 +13,13 @@ import (
 	"github.com/tryacquire/ratelimit/internal/testing/explore"
 	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 	"github.com/tryacquire/ratelimit/internal/testing/model"
+	"github.com/tryacquire/ratelimit/internal/testing/raceflag"
 )
 
 // TestScriptsDecideAsTheSearchedModel replays histories of internal/testing/explore on the scripts:
 // some of those that the search followed, and those that break wrong rules.
 func TestScriptsDecideAsTheSearchedModel(t *testing.T) {
+	raceflag.SkipSequential(t)
 	one := explore.Rules{Permit: 1, Buckets: []explore.Bucket{{Burst: 2, Flow: 1}}, Reserving: true, Longest: 4, Pause: 2, Calls: 5, Losses: true, Clock: true}
 	small := explore.Rules{Permit: 2, Buckets: []explore.Bucket{{Burst: 1, Flow: 1}}, Reserving: true, Longest: 6, Pause: 3, Calls: 5}
 	two := explore.Rules{Permit: 2, Buckets: []explore.Bucket{{Burst: 1, Flow: 1}, {Burst: 3, Flow: 2}}, Reserving: true, Longest: 8, Pause: 2, Calls: 5}

@@ -18,6 +18,7 @@ import (
 	"github.com/tryacquire/ratelimit/internal/testing/fairshares"
 	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 	"github.com/tryacquire/ratelimit/internal/testing/model"
+	"github.com/tryacquire/ratelimit/internal/testing/raceflag"
 	"github.com/tryacquire/ratelimit/internal/testing/redistest"
 )
 
@@ -406,6 +407,7 @@ func TestDamagedKeysOfAFairBucket(t *testing.T) {
 // TestAPromiseIsKept: four greedy tenants take whatever they get, and one asks for the quarter of the rule that it is
 // promised, in calls of one size or of two.
 func TestAPromiseIsKept(t *testing.T) {
+	raceflag.SkipSequential(t)
 	s := limitertest.OnMiniredis(t)
 	l := fairBucket(t, s.Client, 160)
 	heavy, err := l.Weight(3)

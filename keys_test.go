@@ -34,6 +34,7 @@ func joined(segments []string, most int) []string {
 // Every limiter that can be built of these segments, with every key: no two of them
 // are the same key in Redis.
 func TestKeysOfTwoLimitersNeverMeet(t *testing.T) {
+	raceflag.SkipSequential(t)
 	segments := []string{"api", "tokenbucket", "leakybucket", "tokenbucket2", "x", ""}
 	keys := joined(append(segments, "{", "}", "{x}"), 3)
 	owners := map[string]string{}

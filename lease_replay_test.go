@@ -13,11 +13,13 @@ import (
 	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 	"github.com/tryacquire/ratelimit/internal/testing/model"
 	"github.com/tryacquire/ratelimit/internal/testing/quotaslices"
+	"github.com/tryacquire/ratelimit/internal/testing/raceflag"
 )
 
 // TestScriptsLeaseAsTheSearchedModel replays histories of internal/testing/quotaslices on the scripts: some of those that
 // the search followed, and those that break wrong rules.
 func TestScriptsLeaseAsTheSearchedModel(t *testing.T) {
+	raceflag.SkipSequential(t)
 	one, two := []quotaslices.Rule{{Limit: 4, Flow: 1}}, []quotaslices.Rule{{Limit: 4, Flow: 1}, {Limit: 3, Flow: 2}}
 	for name, b := range map[string]quotaslices.Bucket{
 		"one bucket": {Permit: 2, Rules: one, Longs: []int8{2, 5}, Steps: []int8{-1, -3}},

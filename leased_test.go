@@ -18,6 +18,7 @@ import (
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 	"github.com/tryacquire/ratelimit/internal/testing/model"
+	"github.com/tryacquire/ratelimit/internal/testing/raceflag"
 	"github.com/tryacquire/ratelimit/ratelimittest"
 )
 
@@ -396,6 +397,7 @@ func excess(used []spending, rate float64, burst int) (worst float64) {
 // TestProcessesWithSlicesKeepTheRule: random histories of processes that lease, of plain callers, and of another rule of the
 // same name, with estimates, reservations, lost and late replies, callers who leave, and processes that close or die.
 func TestProcessesWithSlicesKeepTheRule(t *testing.T) {
+	raceflag.SkipSequential(t)
 	rng := model.Seeded(limitertest.Seed(t))
 	var here, all int
 	tightest := -1000.0

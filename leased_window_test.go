@@ -14,6 +14,7 @@ import (
 	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 	"github.com/tryacquire/ratelimit/internal/testing/model"
 	"github.com/tryacquire/ratelimit/internal/testing/quotaslices"
+	"github.com/tryacquire/ratelimit/internal/testing/raceflag"
 )
 
 // TestWindowScriptsLeaseAsTheSearchedModel replays histories of internal/testing/quotaslices on the scripts of fixed windows
@@ -227,6 +228,7 @@ func TestAWindowWhoseSlicesAreOut(t *testing.T) {
 
 // TestProcessesWithSlicesKeepAWindow: three processes and a plain caller together use a window up, and not one permit more.
 func TestProcessesWithSlicesKeepAWindow(t *testing.T) {
+	raceflag.SkipSequential(t)
 	s := limitertest.OnMiniredis(t)
 	s.Move(time.Now())
 	for name, l := range map[string]ratelimit.Limiter{

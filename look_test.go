@@ -9,6 +9,7 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
+	"github.com/tryacquire/ratelimit/internal/testing/raceflag"
 )
 
 // onServersClocks runs a test on stages whose limiters use the server's clock.
@@ -37,6 +38,7 @@ func clockSteps() []clockStep {
 // answers what a denied call at that instant does, and writes nothing. Then a cache that has
 // stored the answer denies no longer than that call.
 func TestALookAfterAClockStepIsWhatACallAnswers(t *testing.T) {
+	raceflag.Skip(t)
 	onServersClocks(t, func(t *testing.T, s *limitertest.Stage) {
 		for _, v := range limitertest.Variants() {
 			t.Run(v.Name, func(t *testing.T) {

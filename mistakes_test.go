@@ -12,6 +12,7 @@ import (
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/internal/errclass"
 	"github.com/tryacquire/ratelimit/internal/exact"
+	"github.com/tryacquire/ratelimit/internal/testing/raceflag"
 )
 
 // An attempt is a call that a service makes of a limiter, or of its claims.
@@ -88,6 +89,7 @@ func attemptsOf(key string) []attempt {
 // TestAMistakeIsTheSameInAnOutage: what a call gets for a mistake while Redis works it gets while Redis is down, and while no
 // breaker lets it ask; what is no mistake is none then.
 func TestAMistakeIsTheSameInAnOutage(t *testing.T) {
+	raceflag.SkipSequential(t)
 	type around = func(l ratelimit.Limiter, o *outage) ratelimit.Limiter
 	fallback := func(secondary ratelimit.Limiter, budget time.Duration) around {
 		return func(l ratelimit.Limiter, o *outage) ratelimit.Limiter {

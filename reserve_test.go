@@ -17,6 +17,7 @@ import (
 	"github.com/tryacquire/ratelimit/internal/exact"
 	"github.com/tryacquire/ratelimit/internal/testing/fakes"
 	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
+	"github.com/tryacquire/ratelimit/internal/testing/raceflag"
 )
 
 // shapers are the buckets of 3 a second and 3 at once.
@@ -129,6 +130,7 @@ func TestCancelGivesBackWhenNobodyIsBehind(t *testing.T) {
 // TestAllWaitersLeave: 500 callers wait for a shaper of 50 a second, and all of them leave, in any
 // order. No turn is lost: the next caller is due as if they had not come.
 func TestAllWaitersLeave(t *testing.T) {
+	raceflag.SkipSequential(t)
 	const waiters = 500
 	s := limitertest.OnMiniredis(t)
 	rng := rand.New(rand.NewPCG(1, 2))

@@ -57,6 +57,7 @@ func TestAnEstimateIsSettledBelowIt(t *testing.T) {
 // window that another one has used up, and gives all of it back, again and again. The other
 // one gets what the rule allows up to the clock that is ahead, once.
 func TestGivingBackMovesNoClockBack(t *testing.T) {
+	raceflag.Skip(t)
 	limitertest.Everywhere(t, func(t *testing.T, s *limitertest.Stage) {
 		calendar := func(c ratelimit.Client, limit int, _ time.Duration, opts ...ratelimit.Option) (ratelimit.Limiter, error) {
 			return ratelimit.NewCalendarWindow(c, limit, ratelimit.Daily(time.UTC), opts...)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
+	"github.com/tryacquire/ratelimit/internal/testing/raceflag"
 	"github.com/tryacquire/ratelimit/internal/testing/redistest"
 	"github.com/tryacquire/ratelimit/observe"
 )
@@ -61,6 +62,7 @@ var spenders = map[string]func(c ratelimit.Client, limit int, o ...ratelimit.Opt
 
 // TestCrossingsAreThoseOfACount: each call tells what a plain count of the permits in use crosses.
 func TestCrossingsAreThoseOfACount(t *testing.T) {
+	raceflag.SkipSequential(t)
 	ctx := context.Background()
 	for name, build := range spenders {
 		t.Run(name, func(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit/internal/algorithms"
+	"github.com/tryacquire/ratelimit/internal/testing/raceflag"
 )
 
 // texts calls visit with every text of 1 to most bytes of the alphabet.
@@ -87,6 +88,7 @@ func TestEveryKeyHasANameOfItsOwnAndATag(t *testing.T) {
 // TestWhatIsReadIsTheName: whatever Parse takes for a name is one, of these parts. The texts
 // are of segments and of what is between them.
 func TestWhatIsReadIsTheName(t *testing.T) {
+	raceflag.SkipSequential(t)
 	segments := []string{"p", "tokenbucket", "leakybucket2", ":", "{", "}", ";"}
 	spelled := func(digits string) string {
 		text := ""

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit/internal/testing/raceflag"
 )
 
 var rule = Rule{Limit: 1000, Refill: time.Second}
@@ -371,6 +373,7 @@ func simulate(rate, burst float64, processes int, load float64, length time.Dura
 // TestProcessesShareABucket: what 64 processes get of a bucket, and what that costs the server. Unused permits come back in
 // full here, which is more than a bucket gives back.
 func TestProcessesShareABucket(t *testing.T) {
+	raceflag.SkipSequential(t)
 	for _, test := range []struct {
 		rate, burst, load         float64
 		used, decisions, fairness float64 // at least

@@ -4,11 +4,14 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit/internal/testing/raceflag"
 )
 
 // TestInventedTenants has the bounds that docs/fair.md states: somebody invents tenants beside ten honest ones, of a limit
 // of 1,000 a second and as many at once.
 func TestInventedTenants(t *testing.T) {
+	raceflag.SkipSequential(t)
 	const honest, burst = 10, 1000
 	rule := Rule{Burst: burst, Permit: 1000, Flow: 1, Kept: 375, Spare: 125, Grain: 1_000_000, Epoch: 1_000_000}
 	begin := func(invented int) (*Limit, []Tenant, int64) { // the honest ones count

@@ -22,6 +22,7 @@ var (
 // both are counted, is at most how far one can be behind the line and the largest call, in either direction; what is here
 // is the exact number, in grains per weight: a permit is 12.
 func TestEveryPromiseHolds(t *testing.T) {
+	raceflag.SkipSequential(t)
 	for name, test := range map[string]struct {
 		Scope
 		apart int64
@@ -58,6 +59,7 @@ func TestEveryPromiseHolds(t *testing.T) {
 // TestWhoComesNewWaitsForItsOwnPermits: whatever two tenants do before each of its calls, one that is not counted is served
 // within the time in which its permits are restored; beside another one that is new, within that of both.
 func TestWhoComesNewWaitsForItsOwnPermits(t *testing.T) {
+	raceflag.SkipSequential(t)
 	scope := func(r Rule, tenants int) Scope {
 		return Scope{Rule: r, Weights: ones[:tenants], Permits: ones, Pauses: one, Always: 1, Moves: 40, MostSeen: 60_000}
 	}

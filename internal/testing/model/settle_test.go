@@ -216,6 +216,7 @@ func TestSettlingAFixedWindowKeepsItsLimit(t *testing.T) {
 // TestACreditAddsNoMoreThanItself: no interval of a bucket, and no window, has more than its rule allows and what was
 // credited in it.
 func TestACreditAddsNoMoreThanItself(t *testing.T) {
+	raceflag.SkipSequential(t)
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	rng := Seeded(seed)
