@@ -301,6 +301,9 @@ func (t *taken) add(d *descriptor, ticket *ratelimit.Ticket) {
 // take takes the hits of all descriptors, or of none. If they are more than one script holds, or later is set because
 // others can still deny the request, what was taken can be given back.
 func (t *taken) take(ctx context.Context, all []*descriptor, later bool) (over bool, err error) {
+	if len(all) == 1 && !later && all[0].hits > 0 {
+		return takeOne(ctx, all[0])
+	}
 	for len(all) > 0 {
 		chunk, rest := together(all)
 		settled := later || len(rest) > 0 || len(t.tickets) > 0
@@ -323,7 +326,7 @@ func (t *taken) take(ctx context.Context, all []*descriptor, later bool) (over b
 		if over {
 			return true, nil
 		}
-		parts, allowed, err := one(ctx, of, claims, settled)
+		parts, allowed, err := acquire(ctx, claims)
 		if err != nil {
 			return false, err
 		}
@@ -341,16 +344,14 @@ func (t *taken) take(ctx context.Context, all []*descriptor, later bool) (over b
 	return false, nil
 }
 
-// one is acquire, by the cheapest call if there is one claim.
-func one(ctx context.Context, of []*descriptor, claims []ratelimit.Claim, settled bool) ([]ratelimit.PartResult, bool, error) {
-	if len(claims) != 1 || settled {
-		return acquire(ctx, claims)
-	}
-	r, err := of[0].limiter.TryAcquireN(ctx, of[0].key, of[0].hits)
+// takeOne takes the hits of a single descriptor, by the cheapest call.
+func takeOne(ctx context.Context, d *descriptor) (over bool, err error) {
+	r, err := d.limiter.TryAcquireN(ctx, d.key, d.hits)
 	if err != nil {
-		return nil, false, failed(err)
+		return false, failed(err)
 	}
-	return []ratelimit.PartResult{{Result: r}}, r.Allowed, nil
+	d.answered(r)
+	return d.over, nil
 }
 
 // giveBack gives back what was taken for a request that is denied.
@@ -384,12 +385,8 @@ func (d *descriptor) alone(ctx context.Context, take bool, t *taken) error {
 		t.add(d, parts[0].Ticket)
 		return nil
 	}
-	r, err := d.limiter.TryAcquireN(ctx, d.key, d.hits)
-	if err != nil {
-		return failed(err)
-	}
-	d.answered(r)
-	return nil
+	_, err := takeOne(ctx, d)
+	return err
 }
 
 // credit gives hits back, or if the request is denied, it only looks. The descriptor is never over its limit.

@@ -28,6 +28,10 @@ type Listeners struct {
 // stopTime is how long requests under way may take when the program stops.
 const stopTime = 10 * time.Second
 
+// streamWorkers are goroutines that answer requests again and again. Their stacks have grown; that of a goroutine for each
+// request grows anew.
+const streamWorkers = 256
+
 // Run serves until ctx ends. Then health answers NOT_SERVING, and Run returns when the requests under way are answered, or
 // after 10 s. It watches the files each second, and logs what becomes of a change. Health is that of Redis, which is asked
 // each second, unless there is an outage policy: then the service answers without Redis.
@@ -77,7 +81,7 @@ func Run(ctx context.Context, c redis.UniversalClient, o Options, on Listeners, 
 			}
 		})
 	}
-	rpc := grpc.NewServer()
+	rpc := grpc.NewServer(grpc.NumStreamWorkers(streamWorkers))
 	pb.RegisterRateLimitServiceServer(rpc, s)
 	healthpb.RegisterHealthServer(rpc, h.server)
 	if on.GRPC != nil {
