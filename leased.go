@@ -379,13 +379,14 @@ func (l *Leased) ask(f *lease.Flight) {
 	}
 	words, own := reply.Words, l.core.exec.Words
 	taken := words[1+decision.WordAllowed]
-	o.Result, o.Taken = l.core.explain(words[1:1+own], 1, taken, taken > 0), int(taken)
+	o.Result = l.core.explain(words[1:1+own], 1, taken, taken > 0)
 	l.lasts(o.Result)
 	unused := f.Landed(lease.Reply{
-		Taken: o.Taken, Lasts: exact.Duration(words[0]), Ticket: lease.Ticket{Where: words[1+own], Which: words[2+own]},
+		Taken: int(taken), Lasts: exact.Duration(words[0]), Ticket: lease.Ticket{Where: words[1+own], Which: words[2+own]},
 		Left: o.Result.Remaining, RetryAfter: o.Result.RetryAfter, ResetAfter: o.Result.ResetAfter,
 	}, l.now())
 	reply.Done()
+	o.Taken = f.Outcome().Left // the permit of a call that waited is observed with that call
 	if unused.N > 0 {
 		_ = l.giveBack(context.Background(), f.Key(), unused)
 	}

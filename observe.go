@@ -94,7 +94,7 @@ type Observation struct {
 //	"pause"     Pause
 //	"resume"    Resume
 //	"breaker"   nothing: the state of a breaker has changed
-//	"lease"     nothing: a [Leased] asked Redis for a slice of N permits and has got Taken
+//	"lease"     nothing: a [Leased] asked Redis for a slice of N permits and has got Taken, beside those of a call that waits
 //	"return"    nothing: a Leased has given back N unspent permits
 type Call string
 

@@ -14,6 +14,7 @@
 //	ratelimit.decisions         counter, {decision}        calls that ask for permits
 //	ratelimit.duration          histogram, s               how long they took, without the time of a Wait
 //	ratelimit.permits           counter, {permit}          permits that were taken
+//	ratelimit.slices            counter, {permit}          permits that a Leased took ahead, or gave back
 //	ratelimit.batch.size        histogram, {decision}      for each decision of Redis, how many were sent with it
 //	ratelimit.wait.duration     histogram, s               how long callers of Wait waited for their turn
 //	ratelimit.operations        counter, {operation}       calls that ask for none: Peek, Reset, Charge, Settle, Release…
@@ -25,8 +26,9 @@
 //	ratelimit.policy            all                                       the limiter's name
 //	ratelimit.result            decisions, duration                       allowed, denied, untaken, failed
 //	                            operations                                done, failed
-//	ratelimit.source            decisions, duration, permits, operations  none, redis, memory, fallback, local
+//	ratelimit.source            decisions, duration, permits, operations  none, redis, memory, fallback, local, lease
 //	ratelimit.operation         operations                                peek, reset, charge, credit, settle, cancel, extend, release
+//	                            operations, slices                        lease, return
 //	ratelimit.breaker.state     breaker.changes                           closed, half-open, open
 //	error.type                  decisions and operations that failed      see observe.ErrorType
 //	ratelimit.fallback.reason   decisions with the source fallback        see observe.ErrorType

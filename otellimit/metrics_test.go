@@ -139,6 +139,9 @@ func TestDataPoints(t *testing.T) {
 	observe(ratelimit.Observation{Call: "hold", Outcome: ratelimit.OutcomeAllowed, Source: ratelimit.SourceRedis, N: 2, Taken: 2, Batch: 1, Latency: time.Millisecond, Held: 2, HeldChange: 2})
 	observe(ratelimit.Observation{Call: "release", Outcome: ratelimit.OutcomeDone, Source: ratelimit.SourceRedis, N: 1, Batch: 1, Held: 1, HeldChange: -1})
 	observe(ratelimit.Observation{Call: "charge", Outcome: ratelimit.OutcomeDone, Source: ratelimit.SourceRedis, N: 5, Taken: 5, Batch: 1})
+	observe(ratelimit.Observation{Call: "lease", Outcome: ratelimit.OutcomeDone, Source: ratelimit.SourceRedis, N: 100, Taken: 80, Batch: 1})
+	observe(ratelimit.Observation{Call: "return", Outcome: ratelimit.OutcomeDone, Source: ratelimit.SourceRedis, N: 30, Batch: 1})
+	observe(ratelimit.Observation{Call: "return", Outcome: ratelimit.OutcomeFailed, Source: ratelimit.SourceRedis, N: 20, Batch: 1, Err: errors.New("user:42")})
 	observe(ratelimit.Observation{Call: "reset", Outcome: ratelimit.OutcomeFailed, Source: ratelimit.SourceRedis, Batch: 1, Err: errors.New("user:42")})
 	observe(ratelimit.Observation{Call: "breaker", Outcome: ratelimit.OutcomeDone, From: ratelimit.BreakerClosed, Breaker: ratelimit.BreakerOpen})
 	observe(ratelimit.Observation{Call: "breaker", Outcome: ratelimit.OutcomeDone, From: ratelimit.BreakerOpen, Breaker: ratelimit.BreakerHalfOpen})
@@ -173,8 +176,13 @@ func TestDataPoints(t *testing.T) {
 		sum("{operation}", "Calls that ask a limiter for no decision, such as Reset and Release.", "ratelimit.operations", true,
 			point(1, policy, "api", "ratelimit.operation", "release", result, "done", source, "redis"),
 			point(1, policy, "api", "ratelimit.operation", "charge", result, "done", source, "redis"),
+			point(1, policy, "api", "ratelimit.operation", "lease", result, "done", source, "redis"),
+			point(1, policy, "api", "ratelimit.operation", "return", result, "done", source, "redis"),
+			point(1, policy, "api", "ratelimit.operation", "return", result, "failed", source, "redis", "error.type", "_OTHER"),
 			point(1, policy, "api", "ratelimit.operation", "reset", result, "failed", source, "redis", "error.type", "_OTHER"),
 		),
+		sum("{permit}", "Permits that were taken ahead in slices, or given back.", "ratelimit.slices", true,
+			point(80, policy, "api", "ratelimit.operation", "lease"), point(30, policy, "api", "ratelimit.operation", "return")),
 		sum("{permit}", "Permits in flight that this process holds.", "ratelimit.in_flight", false, point(1, policy, "api")),
 		{Name: "ratelimit.breaker.state", Description: "State of a circuit breaker: 0 closed, 1 half-open, 2 open.",
 			Data: metricdata.Gauge[int64]{DataPoints: []metricdata.DataPoint[int64]{point(1, policy, "api")}}},

@@ -43,6 +43,7 @@ type Metrics struct {
 	batch          metric.Int64Histogram
 	wait           metric.Float64Histogram
 	operations     metric.Int64Counter
+	slices         metric.Int64Counter
 	inFlight       metric.Int64UpDownCounter
 	breakerState   metric.Int64Gauge
 	breakerChanges metric.Int64Counter
@@ -109,7 +110,7 @@ func New(opts ...Option) (*Metrics, error) {
 
 // build makes the instruments.
 func (m *Metrics) build(meter metric.Meter) error {
-	var errs [9]error
+	var errs [10]error
 	m.decisions, errs[0] = meter.Int64Counter("ratelimit.decisions",
 		metric.WithUnit("{decision}"), metric.WithDescription("Calls that ask a limiter for permits."))
 	m.duration, errs[1] = meter.Float64Histogram("ratelimit.duration", metric.WithExplicitBucketBoundaries(seconds...),
@@ -128,6 +129,8 @@ func (m *Metrics) build(meter metric.Meter) error {
 		metric.WithDescription("State of a circuit breaker: 0 closed, 1 half-open, 2 open."))
 	m.breakerChanges, errs[8] = meter.Int64Counter("ratelimit.breaker.changes",
 		metric.WithUnit("{change}"), metric.WithDescription("Changes of a circuit breaker's state."))
+	m.slices, errs[9] = meter.Int64Counter("ratelimit.slices",
+		metric.WithUnit("{permit}"), metric.WithDescription("Permits that were taken ahead in slices, or given back."))
 	return errors.Join(errs[:]...)
 }
 
@@ -144,12 +147,13 @@ type labels struct {
 // A set is attributes in the forms in which instruments want them. It is kept, because to make
 // it takes longer than to record it.
 type set struct {
-	all      []attribute.KeyValue
-	count    []metric.AddOption    // with all
-	duration []metric.RecordOption // without the types of errors
-	permits  []metric.AddOption    // the policy and the source
-	policy   []metric.AddOption
-	policyOf []metric.RecordOption
+	all       []attribute.KeyValue
+	count     []metric.AddOption    // with all
+	duration  []metric.RecordOption // without the types of errors
+	permits   []metric.AddOption    // the policy and the source
+	operation []metric.AddOption    // the policy and the operation
+	policy    []metric.AddOption
+	policyOf  []metric.RecordOption
 }
 
 // maxSets is how many sets are kept. A program has some ten for each limiter, unless it makes up
@@ -196,6 +200,7 @@ func newSet(l labels) *set {
 	s.count = []metric.AddOption{with(slices.Clone(s.all)...)} // it sorts what it gets
 	s.duration = []metric.RecordOption{with(policy, result, source)}
 	s.permits = []metric.AddOption{with(policy, source)}
+	s.operation = []metric.AddOption{with(policy, operationKey.String(string(l.call)))}
 	s.policy, s.policyOf = []metric.AddOption{own}, []metric.RecordOption{own}
 	return s
 }
@@ -246,7 +251,12 @@ func (m *Metrics) Observe(ctx context.Context, o ratelimit.Observation) {
 
 // taken records permits.
 func (m *Metrics) taken(ctx context.Context, o ratelimit.Observation, s *set) {
-	if o.Taken > 0 && o.Call != "lease" { // those of a slice are counted when they are spent
+	switch {
+	case o.Call == "lease": // those of a slice are permits taken when they are spent
+		m.slices.Add(ctx, int64(o.Taken), s.operation...)
+	case o.Call == "return" && o.Err == nil:
+		m.slices.Add(ctx, int64(o.N), s.operation...)
+	case o.Taken > 0:
 		m.permits.Add(ctx, int64(o.Taken), s.permits...)
 	}
 	if o.HeldChange != 0 {

@@ -124,6 +124,7 @@ func exercise(t *testing.T, s *service) (allowed, denied int) {
 	require.NoError(t, err)
 	require.NoError(t, ticket.Settle(ctx, 0))
 	require.Error(t, ticket.Settle(ctx, 0))
+	s.Observe(ctx, ratelimit.Observation{Limiter: "api", Call: "lease", Outcome: ratelimit.OutcomeDone, Source: ratelimit.SourceRedis, N: 9, Taken: 8})
 
 	server.Close()
 	for i := range strangers {
@@ -184,13 +185,14 @@ func TestScrape(t *testing.T) {
 	require.EqualValues(t, 1, valueOf(families["ratelimit_breaker_changes_total"], policy, "redis", "ratelimit_breaker_state", "open"))
 	require.EqualValues(t, 1, valueOf(families["ratelimit_operations_total"], "ratelimit_operation", "settle", result, "failed", "error_type", "settled"))
 	require.EqualValues(t, 2*users+2+strangers+4, valueOf(families["ratelimit_permits_total"]))
+	require.EqualValues(t, 8, valueOf(families["ratelimit_slices_total"], "ratelimit_operation", "lease"))
 
 	t.Run("no key is a label", func(t *testing.T) {
 		require.NotContains(t, text, "user")
 		require.NotContains(t, text, "secret")
 		known := map[string][]string{
 			policy: {"api", "jobs", "redis"}, result: {"allowed", "denied", "failed", "done"}, source: {"none", "redis", "memory", "fallback"},
-			"ratelimit_operation": {"settle", "release"}, "ratelimit_breaker_state": {"open"},
+			"ratelimit_operation": {"settle", "release", "lease"}, "ratelimit_breaker_state": {"open"},
 			"ratelimit_fallback_reason": {"connection", "breaker_open"}, "error_type": {"connection", "settled"},
 			"otel_scope_name": {otellimit.ScopeName}, "otel_scope_version": {""}, "otel_scope_schema_url": {""},
 		}
