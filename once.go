@@ -10,6 +10,7 @@ import (
 
 	"github.com/tryacquire/ratelimit/internal/keyname"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
+	"github.com/tryacquire/ratelimit/internal/waiting"
 )
 
 // A once is the id under which a call takes its permits.
@@ -142,3 +143,25 @@ func idOf(id string) string {
 }
 
 var errOtherPermits = fmt.Errorf("%w: its hold has another number of permits; ask for as many, or take another id", ErrIDReused)
+
+// ReleaseAs gives back the n permits of key that a claim holds under an id ([Claim.As]), for a caller that has no Hold:
+// a process that hears that work which another one began is done. It takes nothing, and returns nil too if there is no
+// such hold, or no longer. n is that of the claim; with fewer, the rest stays taken until the lease ends.
+//
+// A Hold of the same id in this process still counts for observers until its HandOver. The errors are those of
+// [Hold.Release], ErrExceedsLimit, and ErrInvalidKey for the id. After an error the permits are free at the latest when
+// the lease ends.
+func (f *InFlight) ReleaseAs(ctx context.Context, key string, n int, id string) error {
+	o := Observation{Call: callRelease, Key: key, N: n}
+	if o.Err = f.check(ctx, key, n); o.Err == nil {
+		o.Err = checkIDs([]Claim{{limiter: &f.core, as: &id}})
+	}
+	f.watch.observed(ctx, &o, func() (sent sending) {
+		h := f.newHold(&Claim{key: key, n: n, as: &id})
+		if sent, o.Err = f.release(ctx, h); o.Err == nil {
+			waiting.InFlight.Free(f.permits(key))
+		}
+		return sent
+	})
+	return o.Err
+}
