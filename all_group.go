@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 	"weak"
 
@@ -31,7 +32,8 @@ const maxGroup = scripts.MostTogether
 type group struct {
 	*shape
 	exec   *redisexec.Executor
-	merger *merge.Merger // nil: every call is sent on its own
+	merger *merge.Merger         // nil: every call is sent on its own
+	ids    atomic.Pointer[group] // the same for calls under ids, see underIDs
 }
 
 // newGroup returns the group of these limiters. settle says which of them give a Ticket.
@@ -55,7 +57,7 @@ func newGroup(limiters []*core, settle []bool) (*group, error) {
 	s := shapeOf(limiters, settle)
 	exec := &redisexec.Executor{
 		Client: first.exec.Client, Pooled: first.exec.Pooled, Now: first.exec.Now, Spare: first.exec.Spare,
-		One: s.scripts.One, Once: s.scripts.Once, Peek: s.scripts.Peek, Many: s.scripts.Many, ManyOfSeveral: s.scripts.ManyOfSeveral,
+		One: s.scripts.One, Peek: s.scripts.Peek, Many: s.scripts.Many, ManyOfSeveral: s.scripts.ManyOfSeveral,
 		Args: make([]any, 0, s.args), Words: s.all, Several: s.several,
 	}
 	for _, i := range s.nested {
@@ -245,8 +247,8 @@ func groupOfKey(key groupKey) (*group, error) {
 	return newGroup(key.limiters[:n], key.settle[:n])
 }
 
-// pack checks the claims, one for each limiter, and packs them into a request. holds are as those of ask.
-func (g *group) pack(ctx context.Context, claims []Claim, holds []*Hold, tickets []*Ticket) (string, error) {
+// pack checks the claims, one for each limiter, and packs them into a request. The others are as those of ask.
+func (g *group) pack(ctx context.Context, claims []Claim, once *once, holds []*Hold, tickets []*Ticket) (string, error) {
 	for _, c := range claims {
 		if err := c.limiter.check(ctx, c.key, c.n); err != nil {
 			return "", err
@@ -258,7 +260,7 @@ func (g *group) pack(ctx context.Context, claims []Claim, holds []*Hold, tickets
 	if err := g.checkSlots(claims); err != nil {
 		return "", err
 	}
-	var parts [maxGroup]redisexec.Part
+	var parts [maxGroup + 1]redisexec.Part
 	for i, at := range g.nested {
 		c := claims[at]
 		parts[i] = redisexec.Part{Head: c.limiter.head, Key: c.key, N: c.n, Hold: c.limiter.holds()}
@@ -269,7 +271,11 @@ func (g *group) pack(ctx context.Context, claims []Claim, holds []*Hold, tickets
 			parts[i].ID = tickets[at].lease.spec
 		}
 	}
-	return redisexec.Pack(parts[:len(claims)]), nil
+	if once == nil {
+		return redisexec.Pack(parts[:len(claims)]), nil
+	}
+	parts[len(claims)] = once.part(claims)
+	return redisexec.Pack(parts[:len(claims)+1]), nil
 }
 
 // stores reports whether c keeps something for each permit, so that a call for many is dear.
@@ -310,16 +316,17 @@ func asPacked(request string) string { return request }
 // ask asks Redis about the claims. holds has a Hold for each claim of permits in flight, in
 // the order of g.held; for a Peek there are none.
 func (g *group) ask(ctx context.Context, claims []Claim, looks bool, once *once, holds []*Hold, tickets []*Ticket) (redisexec.Reply, error) {
-	request, err := g.pack(ctx, claims, holds, tickets)
+	request, err := g.pack(ctx, claims, once, holds, tickets)
 	if err != nil {
 		return redisexec.Reply{Batch: redisexec.Unsent}, err
+	}
+	if once != nil {
+		g = g.underIDs(claims[0].limiter.clock)
 	}
 	var reply redisexec.Reply
 	switch alone := g.merger == nil || dear(claims); {
 	case looks:
 		reply, err = g.exec.Ask(ctx, request, redisexec.Operation{Op: redisexec.Look, N: 1, Times: 1})
-	case once != nil:
-		reply, err = g.exec.Ask(ctx, request, once.operation(claims))
 	case holds != nil:
 		reply, err = g.hold(ctx, request, holds, alone)
 	case alone:
@@ -522,11 +529,14 @@ func (g *group) explain(reply redisexec.Reply, claims []Claim, looks bool, parts
 func (g *group) part(reply redisexec.Reply, i int, c Claim, looks bool) Result {
 	words := reply.Words[g.words[i]:][:1+c.limiter.exec.Words]
 	alone, words := words[0], words[1:]
-	all, n := words[decision.WordAllowed], int64(c.n)
+	all, n, index := words[decision.WordAllowed], int64(c.n), reply.Index
 	if looks {
 		return c.limiter.explain(words, n, 0, all > 0)
 	}
-	return c.limiter.explain(words, n, min(reply.Index+1, all)*n, reply.Index < all || alone > all)
+	if len(reply.Words) > g.all { // under an id, equal requests are one
+		index = 0
+	}
+	return c.limiter.explain(words, n, min(index+1, all)*n, index < all || alone > all)
 }
 
 // wordsOf is the words of the run of claim i.
@@ -539,7 +549,7 @@ func (g *group) heldBefore(reply redisexec.Reply, i int, c *Claim) bool {
 
 // reset deletes the states of all claims.
 func (g *group) reset(ctx context.Context, claims []Claim) error {
-	request, err := g.pack(ctx, claims, nil, nil)
+	request, err := g.pack(ctx, claims, nil, nil, nil)
 	if err != nil {
 		return err
 	}

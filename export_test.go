@@ -185,7 +185,7 @@ func AllMerged(t testing.TB, calls [][]Claim) (all []AllResult, failed []bool) {
 			at = len(groups)
 			groups = append(groups, g)
 		}
-		request, err := g.pack(ctx, claims, g.newHolds(claims), nil)
+		request, err := g.pack(ctx, claims, nil, g.newHolds(claims), nil)
 		require.NoError(t, err)
 		if last := len(requests) - 1; last >= 0 && requests[last] == request && of[last] == at {
 			times[last]++

@@ -127,7 +127,7 @@ func TestARequestThatIsAskedAgainHoldsOnce(t *testing.T) {
 	g, err := groupOf(claims)
 	require.NoError(t, err)
 	holds := g.newHolds(claims)
-	request, err := g.pack(ctx, claims, holds, nil)
+	request, err := g.pack(ctx, claims, nil, holds, nil)
 	require.NoError(t, err)
 	for range 2 {
 		reply, err := g.exec.Operate(ctx, request, redisexec.Operation{Op: redisexec.Take, N: 1, Times: 1})

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/tryacquire/ratelimit/internal/decision"
 	"github.com/tryacquire/ratelimit/internal/keyname"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 	"github.com/tryacquire/ratelimit/internal/waiting"
@@ -32,11 +33,11 @@ type once struct {
 // An id has 1 to 4,096 bytes, and belongs to the limiter and the key of the first claim: under another key it is another
 // id. ErrIDReused means that it stands for other claims, or that a limit has changed; nothing was taken. ttl is 1ms to 71
 // years. Redis keeps a key of its own for each id that was allowed, in the slot of the first claim's key, of some 200 bytes
-// until ttl is over; a Reset does not delete it. The call is sent on its own, in one script.
+// until ttl is over; a Reset does not delete it.
 //
 // The secondary of a [Fallback] in this process remembers nothing: its answer, with Fallback, may be a second take. The
 // other errors are those of TryAcquireAll, and ErrInvalidConfig for an estimate and for permits in flight, which would be
-// given back twice, and for limiters in this process.
+// given back once for each answer, and for limiters in this process.
 func TryAcquireOnce(ctx context.Context, id string, ttl time.Duration, claims ...Claim) (AllResult, error) {
 	if id == "" || len(id) > maxKey {
 		return AllResult{}, fmt.Errorf("%w: the id of TryAcquireOnce has %d bytes; it must have 1 to %d", ErrInvalidKey, len(id), maxKey)
@@ -64,10 +65,6 @@ func (c *call) remembered() error {
 		switch {
 		case claim.limiter != nil && claim.limiter.holds():
 			return invalidConfig("TryAcquireOnce: permits of %s are held, and would be released once for each answer; hold them under an id by Claim.As", claim.title())
-		case claim.limiter != nil && claim.limiter.tenants:
-			return invalidConfig("TryAcquireOnce: %s decides on two keys, and remembers no id; take its permits without one", claim.title())
-		case claim.limiter != nil && claim.limiter.exec.Own:
-			return invalidConfig("TryAcquireOnce: %s has tickets with a lease on a second key, and remembers no id; take its permits without one", claim.title())
 		case claim.limiter == nil && !c.once.lenient && !isConstant(claim.outer):
 			return invalidConfig("TryAcquireOnce: %s does not decide on Redis, and remembers no id; "+
 				"give a limiter on Redis, and of an All its claims (Claims)", claim.title())
@@ -76,8 +73,8 @@ func (c *call) remembered() error {
 	return nil
 }
 
-// operation is the call by g of these claims, under the id.
-func (o *once) operation(claims []Claim) redisexec.Operation {
+// part is what a request asks of the id: the name of its key, for how long it is remembered, and what it stands for.
+func (o *once) part(claims []Claim) redisexec.Part {
 	first := &claims[0]
 	head := string(first.limiter.head) + "/once{" + keyname.Tag(first.key) + "}"
 	about := sha256.New()
@@ -89,16 +86,40 @@ func (o *once) operation(claims []Claim) redisexec.Operation {
 			}
 		}
 	}
-	return redisexec.Operation{Op: redisexec.Remember, N: 1, Times: 1, Detail: &redisexec.Detail{
-		ID:        head + first.key + "/" + o.id + "/" + strconv.Itoa(len(first.key)),
-		Longest:   o.ttl.Milliseconds(),
-		StandsFor: hex.EncodeToString(about.Sum(nil)[:16]),
-	}}
+	return redisexec.Part{
+		Name: head + first.key + "/" + o.id + "/" + strconv.Itoa(len(first.key)),
+		Once: strconv.FormatInt(o.ttl.Milliseconds(), 10) + "/" + hex.EncodeToString(about.Sum(nil)[:16]),
+	}
 }
 
-// repeated reports whether a reply is one that was remembered.
+// underIDs is g for calls under ids, whose scripts have one key more for each request.
+func (g *group) underIDs(clock *callerClock) *group {
+	if made := g.ids.Load(); made != nil {
+		return made
+	}
+	exec := *g.exec
+	exec.One, exec.Many, exec.ManyOfSeveral = g.scripts.Once.One, g.scripts.Once.Many, g.scripts.Once.ManyOfSeveral
+	exec.Words, exec.Several = g.all+1, make([]redisexec.Limiter, 0, len(g.several)+1)
+	exec.Cost.Key += costOfID
+	for _, l := range g.several {
+		l.Common, l.CommonOfSeveral = nil, nil
+		exec.Several = append(exec.Several, l)
+	}
+	exec.Several = append(exec.Several, redisexec.Limiter{Words: 1})
+	made := &group{shape: g.shape, exec: &exec}
+	if g.merger != nil {
+		made.merger = newGroupMerger(&exec, clock)
+	}
+	g.ids.CompareAndSwap(nil, made)
+	return g.ids.Load()
+}
+
+// costOfID is what a GET and a SET of an id cost a merged call beyond its limiters, see [redisexec.Cost].
+const costOfID = 15
+
+// repeated reports whether a reply is one that was remembered, or that of an equal call in the same execution.
 func (g *group) repeated(reply redisexec.Reply) bool {
-	return len(reply.Words) > g.all && reply.Words[g.all] != 0
+	return len(reply.Words) > g.all && (reply.Words[g.all] != 0 || reply.Index > 0 && g.wordsOf(reply, 0)[decision.WordAllowed] > 0)
 }
 
 // As claims permits in flight under an id of the caller's, of 1 to 4,096 bytes: the id of a job, say. While the hold

@@ -39,7 +39,8 @@ func TestScriptsOfAGroupAreFound(t *testing.T) {
 		for _, s := range found {
 			digests = append(digests, s.Digest())
 		}
-		want := []string{g.exec.One.Digest(), g.scripts.Once.Digest(), g.exec.Peek.Digest(), g.exec.Many.Digest()}
+		want := []string{g.exec.One.Digest(), g.scripts.Once.One.Digest(), g.exec.Peek.Digest(), g.exec.Many.Digest(),
+			g.scripts.Once.Many.Digest(), g.scripts.Once.ManyOfSeveral.Digest()}
 		for _, l := range g.exec.Several {
 			want = append(want, l.Common.Digest())
 		}

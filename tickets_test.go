@@ -704,10 +704,6 @@ func TestWhatTicketsWithALeaseDoNotGoWith(t *testing.T) {
 		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
 		require.ErrorContains(t, err, problem)
 	}
-	l := ratelimit.Must(ratelimit.NewFixedWindow(c, 1, time.Second, lease))
-	_, err := ratelimit.TryAcquireOnce(ctx, "id", time.Second, ratelimit.ClaimOf(l, "k", 1))
-	require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
-	require.ErrorContains(t, err, "has tickets with a lease on a second key")
 }
 
 // TestMoreWithoutALease takes another part, which is settled first.

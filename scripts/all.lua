@@ -36,7 +36,17 @@ local function decide(skipped, request)
   -- </if several>
   local times = ARGV[request] + 0
   local all = times
+  -- <if known>
+  -- <known/>
+  if not known then
+  -- </if known>
   -- <limiters/>
+  -- <if known>
+  -- <remember/>
+  end
+  size = size + 1
+  out[size] = known and 1 or 0
+  -- </if known>
 end
 
 for i = 0, #KEYS / limiters - 1 do

@@ -22,7 +22,6 @@ type Executor struct {
 	Operations      *script.Script // for operations of all kinds
 	Alone           *script.Script // for one of them
 	Extend          *script.Script // begins the lease of a hold again; nil: permits are not held
-	Once            *script.Script // for one request to several limiters under an id
 
 	// ManyOfSeveral and OperationsOfSeveral are Many and Operations for keys of several limiters of
 	// the algorithm, or for requests to several groups of limiters of the same algorithms. Their Args
@@ -91,7 +90,7 @@ type Limiter struct {
 	Own   bool                     // see Executor
 
 	// Common and CommonOfSeveral are Many and ManyOfSeveral, for requests that have the key of this
-	// limiter in common.
+	// limiter in common. They are nil where requests have ids.
 	Common, CommonOfSeveral *script.Script
 }
 

@@ -28,7 +28,6 @@ const (
 	Hold     Op = 'h' // permits in flight, see holds.lua
 	Release  Op = 'r' // the permits of a hold
 	Extend   Op = 'k' // the lease of a hold, never beside others
-	Remember Op = 'i' // a Take by several limiters under an id, never beside others
 	Begin    Op = 'a' // an Estimate whose permits come back when its lease has ended, see tickets.lua
 	More     Op = 'm' // permits that such a ticket takes too
 	Settle   Op = 'u' // such a ticket: N is what was used
@@ -59,12 +58,11 @@ type Operation struct {
 type Detail struct {
 	Where, Which  int64  // the ticket of a GiveBack, Nowhere and 0 if there is none; the length of a Pause; the wait and the quiet time of a Strike
 	Steps         string // of a Strike: a colon and the microseconds of each
-	Longest       int64  // wait of a Reserve, time of a Lease, microseconds; milliseconds for which a Remember is remembered
+	Longest       int64  // wait of a Reserve, time of a Lease, microseconds
 	Waiting       int    // permits of a Lease, or as many of them as fit
 	Epoch         int64  // of a Lease: what Redis may call the time that begins with it; above 1, below 2^53, and of no other Lease
 	Wrote, Before string // of a Cancel: what the reservation wrote, and what the key held before it
-	ID            string // of a Hold, its Release or Extend; the name of the key of a Remember
-	StandsFor     string // of a Remember: a digest of all that it asks
+	ID            string // of a Hold, its Release or Extend
 	Ticket        string // of a Begin, More, Settle or Renew: its name as operations.lua reads it
 
 	// Late gets the outcome of an operation that was sent and whose caller has left before; nil:
@@ -131,8 +129,6 @@ func (e *Executor) WordsOf(op Op, reply []int64) int {
 		return e.wordsOfTicket(op, reply)
 	case Lease:
 		return 1 + e.Words + TicketWords
-	case Remember:
-		return e.Words + 1
 	case Reserve:
 		return e.wordsOfReservation(reply)
 	}
@@ -202,8 +198,6 @@ func (c *Command) operate(key string, o Operation) error {
 		return c.request(c.exec.Peek, key, o)
 	case o.Op == Take && (o.Times == 1 || c.exec.Several != nil):
 		return c.request(c.exec.One, key, o)
-	case o.Op == Remember:
-		return c.remember(key, o)
 	case o.Op == Hold:
 		return c.hold(c.exec.One, key, o)
 	case o.Op == Extend:

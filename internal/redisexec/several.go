@@ -16,7 +16,7 @@ import (
 const (
 	packedNumber = 4  // bytes of each number behind the texts
 	mostDigits   = 10 // of permits
-	mostParts    = 8  // of a request
+	mostParts    = 9  // of a request: eight limiters and an id
 )
 
 // A Part is what a request asks of one limiter: so many permits of a key.
@@ -26,10 +26,24 @@ type Part struct {
 	N    int
 	Hold bool   // the permits are held in flight
 	ID   string // of the hold, or of an estimate's ticket, its name as all.lua reads it; empty: there is none
+
+	// Of an id under which the permits are taken, in place of the others: the name of its key, and what all_once.lua reads.
+	Name, Once string
+}
+
+// size is that of the name of the key.
+func (p Part) size() int {
+	if p.Name != "" {
+		return len(p.Name)
+	}
+	return p.Head.Size(p.Key)
 }
 
 // append adds what p asks.
 func (p Part) append(to []byte) []byte {
+	if p.Once != "" {
+		return append(to, p.Once...)
+	}
 	to = strconv.AppendInt(to, int64(p.N), 10)
 	switch {
 	case p.Hold:
@@ -44,11 +58,15 @@ func (p Part) append(to []byte) []byte {
 func Pack(parts []Part) string {
 	size := 0
 	for _, p := range parts {
-		size += p.Head.Size(p.Key) + mostDigits + 1 + len(p.ID) + 2*packedNumber
+		size += p.size() + mostDigits + 1 + len(p.ID) + len(p.Once) + 2*packedNumber
 	}
 	packed := make([]byte, 0, size)
 	for _, p := range parts {
-		packed = p.Head.Append(packed, p.Key)
+		if p.Name != "" {
+			packed = append(packed, p.Name...)
+		} else {
+			packed = p.Head.Append(packed, p.Key)
+		}
 	}
 	var ends [mostParts + 1]int
 	for i, p := range parts {
@@ -57,7 +75,7 @@ func Pack(parts []Part) string {
 	}
 	ends[len(parts)] = len(packed)
 	for i, p := range parts {
-		packed = binary.BigEndian.AppendUint32(packed, uint32(p.Head.Size(p.Key)))
+		packed = binary.BigEndian.AppendUint32(packed, uint32(p.size()))
 		packed = binary.BigEndian.AppendUint32(packed, uint32(ends[i+1]-ends[i]))
 	}
 	return string(packed)
@@ -97,7 +115,7 @@ func (e *Executor) Route(name string) string {
 // several makes c run its script for packed requests, with times equal ones of each.
 func (c *Command) several(requests int, request func(i int) (packed string, times any)) {
 	all := c.unpack(requests, request)
-	if c.script == c.exec.Many && requests > 1 {
+	if c.script == c.exec.Many && requests > 1 && c.exec.Several[0].Common != nil {
 		if c.common = c.findCommon(nil, requests); c.common > 0 {
 			c.script = c.exec.Several[c.common-1].Common
 		}
@@ -105,18 +123,6 @@ func (c *Command) several(requests int, request func(i int) (packed string, time
 	c.addNames()
 	c.addConfig()
 	c.addRequests(all, nil)
-}
-
-// remember makes c run the script for one packed request under an id.
-func (c *Command) remember(packed string, o Operation) error {
-	c.script, c.op = c.exec.Once, o.Op
-	times := c.unpack(1, func(int) (string, any) { return packed, count(o.Times) })
-	c.names = append(c.names, o.ID)
-	c.addNames()
-	c.addConfig()
-	c.addRequests(times, nil)
-	c.args = append(c.args, strconv.FormatInt(o.Longest, 10), o.StandsFor)
-	return c.addClock()
 }
 
 // severalTable is several for requests to so many groups of limiters, see [Executor.DoTable].
@@ -127,8 +133,10 @@ func (c *Command) severalTable(groups, requests int, request tableRequest) {
 		group[i], args[i] = of, own
 		return *name, timesOf(equal)
 	})
-	if c.common = c.findCommon(args, requests); c.common > 0 {
-		c.script = c.exec.Several[c.common-1].CommonOfSeveral
+	if c.exec.Several[0].CommonOfSeveral != nil {
+		if c.common = c.findCommon(args, requests); c.common > 0 {
+			c.script = c.exec.Several[c.common-1].CommonOfSeveral
+		}
 	}
 	c.addNames()
 	c.addTable(groups, requests, func(i int) (int, []any) { return group[i], args[i] })

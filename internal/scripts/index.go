@@ -97,8 +97,9 @@ func Group(limiters []string) ([]Named, error) {
 		files, args, tickets, names = append(files, m.file), append(args, m.args), append(tickets, m.estimate), append(names, m.name)
 	}
 	set, name := Together(files, args, tickets), strings.Join(names, "+")
-	all := []Named{{Name: name + ", one", Script: set.One}, {Name: name + ", one under an id", Script: set.Once},
-		{Name: name + ", peek", Script: set.Peek}, {Name: name + ", many", Script: set.Many}}
+	all := []Named{{Name: name + ", one", Script: set.One}, {Name: name + ", one under an id", Script: set.Once.One},
+		{Name: name + ", peek", Script: set.Peek}, {Name: name + ", many", Script: set.Many},
+		{Name: name + ", many under ids", Script: set.Once.Many}, {Name: name + ", many of several under ids", Script: set.Once.ManyOfSeveral}}
 	for i, s := range set.Common {
 		all = append(all, Named{Name: name + ", many of one key of " + names[i], Script: s})
 	}

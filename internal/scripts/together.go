@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 
 	"github.com/tryacquire/ratelimit/internal/script"
 )
@@ -16,7 +15,7 @@ const MostTogether = 8
 // A Several holds the scripts for requests to several limiters.
 type Several struct {
 	Set
-	Once *script.Script // One under an id
+	Once Set // One, Many and ManyOfSeveral under ids
 	// These are Many and ManyOfSeveral, for requests that have the key of this limiter in common.
 	Common, CommonOfSeveral []*script.Script
 }
@@ -44,10 +43,11 @@ func Together(files []*script.File, args []int, tickets []bool) Several {
 			}
 		}
 	}
-	if shares := sharedIn(files); shares != "" {
-		around = around.Set("limits", shares)
+	around, underIDs := withShared(around, files, len(files)), withShared(around.With(once), files, len(files)+1)
+	shapeOf := func(keys int) string {
+		return fmt.Sprintf("local limiters, configured = %d, %d\n", keys, configured[len(files)])
 	}
-	shape := fmt.Sprintf("local limiters, configured = %d, %d\n", len(files), configured[len(files)])
+	shape := shapeOf(len(files))
 	// moved finds its arguments in ARGV. The first one is what its own script has in ARGV[2].
 	moved := func(i int, file *script.File, front string) *script.File {
 		request := fmt.Sprintf("local key, n, times = KEYS[skipped + %d], ARGV[request + %d] + 0, times\n", i+1, i+1)
@@ -77,11 +77,8 @@ func Together(files []*script.File, args []int, tickets []bool) Several {
 		return file.Set("settle", ticket+"size = size + 2\n").Set("sealed", sealed)
 	}
 	// nested is the limiters one inside the other, in as few functions as hold their variables.
-	roomFor := sync.OnceValue(func() int {
-		return maxLocals - script.Locals(around.Set("shape", shape).Set("limiters", "").Text(text("all_one.lua")))
-	})
-	nested := func(without int, front string) string {
-		inner, room := "", roomFor()
+	nested := func(around *script.File, without int, front string) string {
+		inner, room := "", maxLocals-script.Locals(around.Set("shape", shape).Set("limiters", "").Text(text("all_one.lua")))
 		for i, f := range slices.Backward(files) {
 			if i == without {
 				continue
@@ -99,7 +96,7 @@ func Together(files []*script.File, args []int, tickets []bool) Several {
 	// batch makes a script for requests to all of them. front is what stands in front of the place of an argument.
 	batch := func(around *script.File, shape, front, template string) *script.Script {
 		return script.Lazy(func() string {
-			return around.Set("shape", shape).Set("limiters", nested(-1, front)).Text(text(template))
+			return around.Set("shape", shape).Set("limiters", nested(around, -1, front)).Text(text(template))
 		})
 	}
 	// commons makes those for many requests that have the key of a limiter in common.
@@ -118,7 +115,7 @@ func Together(files []*script.File, args []int, tickets []bool) Several {
 					request = "local times, n, how, lease, id = ARGV[request] + 0, string.match(ARGV[request + common], " + aTicket + ")\n" + newTicket
 				}
 				f := settle(i, moved(i, f, front), f.Blocks()["ticket"], "tickets[#tickets + 1] = size\n").Set("request", request).
-					Set("limiters", nested(i, front)).Set("shape", shape+where)
+					Set("limiters", nested(around, i, front)).Set("shape", shape+where)
 				return f.With(around).Text(text("all_common.lua"))
 			}))
 		}
@@ -132,31 +129,36 @@ func Together(files []*script.File, args []int, tickets []bool) Several {
 		return around.Set("shape", shape).Set("limiters", peeks).Text(text("all_peek.lua"))
 	})
 	ofSeveral, theirShape := around.Set("several", ""), fmt.Sprintf("local limiters = %d\n", len(files))
+	idShape, theirIDs := shapeOf(len(files)+1), fmt.Sprintf("local limiters = %d\n", len(files)+1)
 	return Several{
 		Set: Set{
 			One: batch(around, shape, "", "all_one.lua"), Peek: peek,
 			Many: batch(around, shape, "", "all.lua"), ManyOfSeveral: batch(ofSeveral, theirShape, "front + ", "all.lua"),
 		},
-		Once:   batch(around, shape, "", "all_once.lua"),
+		Once: Set{
+			One: batch(underIDs, idShape, "", "all_one.lua"), Many: batch(underIDs, idShape, "", "all.lua"),
+			ManyOfSeveral: batch(underIDs.Set("several", ""), theirIDs, "front + ", "all.lua"),
+		},
 		Common: commons(around, shape, ""), CommonOfSeveral: commons(ofSeveral, theirShape, "front + "),
 	}
 }
 
-// sharedIn is the block limits of requests to these limiters, "" if none of them has one. Behind the keys of all
-// requests are those of the limits, for each request those of the limiters that have one.
-func sharedIn(files []*script.File) string {
+// withShared returns around with the block limits of requests to these limiters, if one of them has one. Each request
+// has so many keys. Behind the keys of all requests are those of the limits, for each request those of the limiters that
+// have one.
+func withShared(around *script.File, files []*script.File, keys int) *script.File {
 	var places []string
 	for i, f := range files {
 		if f.Has("limits") {
-			places = append(places, fmt.Sprintf("  limits[KEYS[i * %d + %d]] = KEYS[requests * %d + i * shared + %d]\n", len(files), i+1, len(files), len(places)+1))
+			places = append(places, fmt.Sprintf("  limits[KEYS[i * %d + %d]] = KEYS[requests * %d + i * shared + %d]\n", keys, i+1, keys, len(places)+1))
 		}
 	}
 	if places == nil {
-		return ""
+		return around
 	}
-	return fmt.Sprintf("local limits, states, names, shared = {}, {}, {}, %d\nlocal requests = #KEYS / %d\n"+
+	return around.Set("limits", fmt.Sprintf("local limits, states, names, shared = {}, {}, {}, %d\nlocal requests = #KEYS / %d\n"+
 		"for i = 0, requests - 1 do\n%send\nfor i = 1, requests * %d do\n  names[i] = KEYS[i]\nend\nlocal KEYS = names\n",
-		len(places), len(files)+len(places), strings.Join(places, ""), len(files))
+		len(places), keys+len(places), strings.Join(places, ""), keys))
 }
 
 // aHold matches what a request asks of permits in flight.
