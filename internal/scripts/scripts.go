@@ -29,7 +29,7 @@ type Set struct {
 
 var (
 	callersClock = load("callersclock")
-	once         = load("all_once") // requests to several limiters under ids
+	once         = load("all_once")                                      // requests to several limiters under ids
 	common       = []*script.File{load("bucket_rules"), load("sliding")} // whose blocks stand in several files
 
 	byFile = func() map[string]*Scripts {
