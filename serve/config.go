@@ -17,7 +17,10 @@ import (
 )
 
 // A config is what the files say: the tree of each domain.
-type config struct{ domains map[string]*node }
+type config struct {
+	domains map[string]*node
+	rules   []*rule
+}
 
 // A node is a descriptor of a file, or a domain.
 type node struct {
@@ -38,6 +41,7 @@ type wildcard struct {
 // A rule is a rate_limit.
 type rule struct {
 	spec
+	limiter   ratelimit.Limiter
 	limit     *pb.RateLimitResponse_RateLimit // as answers have it
 	stat      string                          // the name of its counters
 	unlimited bool
@@ -136,13 +140,13 @@ func (c *config) read(root yamlfile.Map, file string, merge bool, from map[strin
 		n = newNode()
 		c.domains[domain], from[domain] = n, file
 	}
-	n.read(root.Get("descriptors").OrNone(), domain)
+	c.readNode(n, root.Get("descriptors").OrNone(), domain)
 }
 
 func newNode() *node { return &node{children: map[string]*node{}} }
 
-// read adds the descriptors of a list. Path names the node in metrics.
-func (n *node) read(list yamlfile.Value, path string) {
+// readNode adds the descriptors of a list to a node. Path names it in metrics.
+func (c *config) readNode(n *node, list yamlfile.Value, path string) {
 	for _, element := range list.List() {
 		m := element.Map()
 		if key := m.Get("key"); key.IsText() && key.MaybeEmpty() != "" {
@@ -177,9 +181,10 @@ func (n *node) read(list yamlfile.Value, path string) {
 			child.rule = readRule(v.Map(), path+"."+name)
 			child.rule.shadow = truth(m.Get("shadow_mode"))
 			child.rule.quota = truth(m.Get("quota_mode"))
+			c.rules = append(c.rules, child.rule)
 		}
 		n.children[name] = child
-		child.read(m.Get("descriptors").OrNone(), path+"."+name)
+		c.readNode(child, m.Get("descriptors").OrNone(), path+"."+name)
 	}
 }
 

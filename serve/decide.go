@@ -18,11 +18,10 @@ import (
 
 // A descriptor is one of a request.
 type descriptor struct {
-	*match        // nil: it has no limit
-	hits    int   // 0 looks
-	asked   int64 // the hits, also if there are more than a limiter knows
-	back    int   // hits that are given back; then there are no others
-	limiter ratelimit.Limiter
+	*match       // nil: it has no limit
+	hits   int   // 0 looks
+	asked  int64 // the hits, also if there are more than a limiter knows
+	back   int   // hits that are given back; then there are no others
 
 	known  bool // what follows is an answer
 	result ratelimit.Result
@@ -69,9 +68,7 @@ func (s *Service) descriptors(c *config, r *pb.RateLimitRequest) ([]descriptor, 
 		}
 		d.hits = int(min(d.asked, mostLimit+1))
 		if s.options.CountDenied && d.algorithm == fixedWindow && !d.countDenied {
-			own := *d.rule
-			own.countDenied = true
-			d.match = &match{&own, d.key, d.stat}
+			d.countDenied = true // a rule of the request: those of the files have it
 		}
 	}
 	for i := range all {
@@ -83,9 +80,9 @@ func (s *Service) descriptors(c *config, r *pb.RateLimitRequest) ([]descriptor, 
 			d.match = nil
 			continue
 		}
-		if d.spec.limit > 0 {
+		if d.limiter == nil && d.spec.limit > 0 {
 			var err error
-			if d.limiter, err = s.limiters.Get(d.spec); err != nil {
+			if d.limiter, err = s.overrides.Get(d.spec); err != nil {
 				return nil, status.Error(codes.InvalidArgument, err.Error())
 			}
 		}

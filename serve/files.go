@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/internal/filewatch"
 )
 
@@ -56,8 +55,15 @@ func (s *Service) load(files []Source) error {
 		s.stats.broken.Add(1)
 		return err
 	}
+	unused, err := s.limit(c)
+	if err != nil {
+		return fmt.Errorf("ratelimit/serve: %w", err)
+	}
 	s.current.Store(&state{c, files})
 	s.stats.loaded.Add(1)
+	if unused != nil {
+		go func() { _ = closed(context.Background(), unused) }() // what is not given back stays taken
+	}
 	return nil
 }
 
@@ -77,8 +83,4 @@ func (s *Service) watcher(report func(error)) *filewatch.Watcher[[]Source] {
 
 func same(a, b []Source) bool {
 	return slices.EqualFunc(a, b, func(x, y Source) bool { return x.Name == y.Name && bytes.Equal(x.Text, y.Text) })
-}
-
-func badFallback(text string) error {
-	return fmt.Errorf("%w: the fallback %q is not known; write allow, deny or local, or leave it out to answer with errors", ratelimit.ErrInvalidConfig, text)
 }

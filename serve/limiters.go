@@ -1,8 +1,10 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -57,8 +59,35 @@ func (s spec) local(instances int) (ratelimit.Limiter, error) {
 	return ratelimit.NewLocalTokenBucket(ratelimit.Per(s.limit, units[s.unit]*time.Duration(instances)), max(s.most()/instances, 1))
 }
 
-// mostLimiters bounds the limiters that are kept: over reloads, and those of limits that come with requests.
+// mostLimiters bounds the limiters that are kept for limits that come with requests.
 const mostLimiters = 16_384
+
+// policy returns what puts the outage policy around a limiter.
+func (o Outage) policy() (func(spec, ratelimit.Limiter) (ratelimit.Limiter, error), error) {
+	var secondary func(spec) (ratelimit.Limiter, error)
+	switch instances := max(o.Instances, 1); o.Fallback {
+	case "":
+		return func(_ spec, l ratelimit.Limiter) (ratelimit.Limiter, error) { return l, nil }, nil
+	case "allow":
+		secondary = func(spec) (ratelimit.Limiter, error) { return ratelimit.AllowAll(), nil }
+	case "deny":
+		secondary = func(spec) (ratelimit.Limiter, error) { return ratelimit.DenyAll(), nil }
+	case "local":
+		secondary = func(s spec) (ratelimit.Limiter, error) { return s.local(instances) }
+	default:
+		return nil, fmt.Errorf("%w: the fallback %q is not known; write allow, deny or local, or leave it out to answer with errors",
+			ratelimit.ErrInvalidConfig, o.Fallback)
+	}
+	budget := cmp.Or(o.Budget, 20*time.Millisecond)
+	breaker := &ratelimit.Breaker{}
+	return func(s spec, primary ratelimit.Limiter) (ratelimit.Limiter, error) {
+		other, err := secondary(s)
+		if err != nil {
+			return nil, err
+		}
+		return ratelimit.NewFallback(primary, other, ratelimit.WithBudget(budget), ratelimit.WithBreaker(breaker))
+	}, nil
+}
 
 // A noClient is the client of limiters that are only built.
 type noClient struct{}

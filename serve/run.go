@@ -41,6 +41,11 @@ func Run(ctx context.Context, c redis.UniversalClient, o Options, on Listeners, 
 		return err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
+	defer func() {
+		if err := s.Close(context.Background()); err != nil {
+			log.Error("not all leased hits were given back; they stay taken", "error", err)
+		}
+	}()
 	defer cancel(nil)
 	var working sync.WaitGroup
 	defer working.Wait()

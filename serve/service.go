@@ -2,6 +2,7 @@ package serve
 
 import (
 	"context"
+	"fmt"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -37,6 +38,14 @@ type Options struct {
 	// acts by failure_mode_deny.
 	Outage Outage
 
+	// Denials denies a descriptor of a file from memory while it can only be denied, for so long at most; 0: Redis is asked
+	// each time. Nothing is allowed from memory. What other processes give back can be noticed so much later.
+	Denials time.Duration
+
+	// Leases takes hits of files' buckets, fixed and calendar windows a slice at a time, and spends them in this process, as
+	// ratelimit.Leased does. Close gives back what is left.
+	Leases bool
+
 	// Limiters are given to each limiter on Redis, for tests: WithClock.
 	Limiters []ratelimit.Option
 }
@@ -53,12 +62,15 @@ type Outage struct {
 // A Service is the service. It is safe for concurrent use.
 type Service struct {
 	pb.UnimplementedRateLimitServiceServer
-	options  Options
-	limiters *recent.Cache[spec, ratelimit.Limiter]
-	current  atomic.Pointer[state]
-	loading  sync.Mutex // one Reload at a time
-	stats    stats
-	now      func() time.Time
+	client    ratelimit.Client
+	options   Options
+	outage    func(spec, ratelimit.Limiter) (ratelimit.Limiter, error)
+	overrides *recent.Cache[spec, ratelimit.Limiter] // of limits that come with requests
+	current   atomic.Pointer[state]
+	loading   sync.Mutex    // one Reload at a time; guards limiters
+	limiters  map[spec]made // of the rules in force
+	stats     stats
+	now       func() time.Time
 }
 
 // A state is the files that are in force.
@@ -69,12 +81,21 @@ type state struct {
 
 // New returns a service that has read its files. The error names each mistake in them with its line. Redis is not asked.
 func New(c ratelimit.Client, o Options) (*Service, error) {
-	s := &Service{options: o, now: time.Now}
-	build, err := o.build(c)
-	if err != nil {
+	if o.Denials < 0 {
+		return nil, fmt.Errorf("%w: denials cannot be kept for %v; write 0 to ask Redis each time", ratelimit.ErrInvalidConfig, o.Denials)
+	}
+	s := &Service{client: c, options: o, now: time.Now}
+	var err error
+	if s.outage, err = o.Outage.policy(); err != nil {
 		return nil, err
 	}
-	s.limiters = recent.New(mostLimiters, build)
+	s.overrides = recent.New(mostLimiters, func(of spec) (ratelimit.Limiter, error) {
+		l, err := of.build(c, o.Limiters...)
+		if err != nil {
+			return nil, err
+		}
+		return s.outage(of, l)
+	})
 	if o.Files == nil {
 		s.current.Store(&state{config: &config{domains: map[string]*node{}}})
 		return s, nil
@@ -83,40 +104,6 @@ func New(c ratelimit.Client, o Options) (*Service, error) {
 		return nil, err
 	}
 	return s, nil
-}
-
-// build returns what makes the limiter of a spec, with its outage policy.
-func (o Options) build(c ratelimit.Client) (func(spec) (ratelimit.Limiter, error), error) {
-	plain := func(s spec) (ratelimit.Limiter, error) { return s.build(c, o.Limiters...) }
-	var secondary func(spec) (ratelimit.Limiter, error)
-	switch instances := max(o.Outage.Instances, 1); o.Outage.Fallback {
-	case "":
-		return plain, nil
-	case "allow":
-		secondary = func(spec) (ratelimit.Limiter, error) { return ratelimit.AllowAll(), nil }
-	case "deny":
-		secondary = func(spec) (ratelimit.Limiter, error) { return ratelimit.DenyAll(), nil }
-	case "local":
-		secondary = func(s spec) (ratelimit.Limiter, error) { return s.local(instances) }
-	default:
-		return nil, badFallback(o.Outage.Fallback)
-	}
-	budget := o.Outage.Budget
-	if budget == 0 {
-		budget = 20 * time.Millisecond
-	}
-	breaker := &ratelimit.Breaker{}
-	return func(s spec) (ratelimit.Limiter, error) {
-		primary, err := plain(s)
-		if err != nil {
-			return nil, err
-		}
-		other, err := secondary(s)
-		if err != nil {
-			return nil, err
-		}
-		return ratelimit.NewFallback(primary, other, ratelimit.WithBudget(budget), ratelimit.WithBreaker(breaker))
-	}, nil
 }
 
 // ShouldRateLimit decides a request. A request that is denied is an answer, not an error.
