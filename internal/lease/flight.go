@@ -92,7 +92,7 @@ func (f *Flight) Landed(r Reply, now Instant) (unused Unused) {
 	case f.Long > 0:
 		f.table.trip.Store(int64(now.Mono - f.sent.Mono))
 		f.pace(r)
-	case r.Taken == 0 && k.demand(f.sent.Mono)*f.table.rule.Refill.Seconds() >= busy:
+	case k.demand(f.sent.Mono)*f.table.rule.Refill.Seconds() >= busy: // it waits too, or it would get what the others leave
 		f.pace(r)
 	case r.Taken == 0:
 		f.deny(f.sent.Mono+r.RetryAfter, f.Waiting)
@@ -135,7 +135,9 @@ func (f *Flight) deny(until time.Duration, n int) {
 
 // pace sets when this process asks again. Scarce for all means a pause for each: if a process's own denials set it, those
 // that got something would go on getting it. The wait shrinks with what is left, so that the bucket never fills while
-// all processes wait. A window that is used up stays so until its end, so there is nothing to share by waiting.
+// all processes wait. It does not depend on a process's demand, so that the hottest does not ask more often than the
+// others; a process that took less than a slice could have been asks the sooner. A window that is used up stays so until its
+// end, so there is nothing to share by waiting.
 func (f *Flight) pace(r Reply) {
 	k, rule := f.key, f.table.rule
 	if rule.Window {
@@ -153,9 +155,12 @@ func (f *Flight) pace(r Reply) {
 		k.next.Store(0)
 		return
 	}
-	k.pause = min(mostly, max(pauses, 2*k.pause))
-	wait := rule.Refill.Seconds() * scarce
-	if demand := k.demand(f.sent.Mono); demand > 0 {
+	wait, demand := rule.Refill.Seconds()*scarce, k.demand(f.sent.Mono)
+	if r.Taken > 0 {
+		wait *= min(1, float64(4*r.Taken)/float64(max(r.Left+r.Taken, 4)))
+	}
+	k.pause = min(max(mostly, demand*longest.Seconds()), max(pauses, 2*k.pause))
+	if demand > 0 {
 		wait = min(wait, k.pause*scarce/demand)
 	}
 	next, least := time.Duration(wait*(0.9+0.2*rand.Float64())*float64(time.Second)), 1

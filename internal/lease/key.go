@@ -26,12 +26,13 @@ func (r Rule) memory() time.Duration { return max(time.Second, 4*r.Long()) }
 
 const (
 	few    = 8                      // fewer permits than these are no slice: the call goes to the limiter
+	scanty = 5                      // the same while permits are scarce
 	worth  = 4                      // as many unused permits are worth a call that gives them back
 	ahead  = 4 * time.Millisecond   // the next slice is asked for when the permits left last so long, or twice a round trip
 	busy   = 8                      // permits of a full refill are asked for here: then direct calls pause too if denied
 	again  = 100 * time.Millisecond // after a lost flight, the next one is not asked for ahead for so long
 	pauses = 4                      // calls that are denied in the first pause
-	mostly = 200                    // and at most
+	mostly = 200                    // and at most, or as many as come in the longest slice
 )
 
 // A key is what this process knows of one.

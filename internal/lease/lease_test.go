@@ -301,11 +301,15 @@ func (s *simulation) lease(now time.Duration, want, waiting int, long time.Durat
 	return r
 }
 
-// simulate runs so many processes whose demand is load times the rate together, and measures after the first part.
-func simulate(rate, burst float64, processes int, load float64, length time.Duration) *simulation {
-	s, queue, rng := &simulation{rate: rate, burst: burst, by: make([]int, processes)}, &events{}, rand.New(rand.NewPCG(1, 2))
-	from := length / 4
-	for p := range processes {
+// simulate runs processes whose demand is load times the rate together, in these proportions, and measures after the
+// first part. The first so many are plain: they ask for each call.
+func simulate(rate, burst float64, weights []float64, plain int, load float64, length time.Duration) *simulation {
+	s, queue, rng := &simulation{rate: rate, burst: burst, by: make([]int, len(weights))}, &events{}, rand.New(rand.NewPCG(1, 2))
+	from, sum := length/4, 0.0
+	for _, w := range weights {
+		sum += w
+	}
+	for p, w := range weights {
 		table := NewTable(Rule{Limit: int(burst), Refill: time.Duration(burst / rate * 1e9)}, 8)
 		var take func(now time.Duration)
 		fly := func(f *Flight, now time.Duration, waits bool) {
@@ -324,6 +328,13 @@ func simulate(rate, burst float64, processes int, load float64, length time.Dura
 			}})
 		}
 		take = func(now time.Duration) {
+			if p < plain {
+				if s.lease(now, 1, 1, 0).Taken > 0 && now > from {
+					s.used++
+					s.by[p]++
+				}
+				return
+			}
 			a := table.Take("k", 1, at(now))
 			switch a.Verdict {
 			case Direct:
@@ -348,7 +359,7 @@ func simulate(rate, burst float64, processes int, load float64, length time.Dura
 				s.asked++
 			}
 			take(now)
-			next := now + time.Duration(rng.ExpFloat64()/(load*rate/float64(processes))*1e9)
+			next := now + time.Duration(rng.ExpFloat64()/(load*rate*w/sum)*1e9)
 			if next < length {
 				heap.Push(queue, event{next, func() { arrive(next) }})
 			}
@@ -370,36 +381,86 @@ func simulate(rate, burst float64, processes int, load float64, length time.Dura
 	return s
 }
 
+// alike and zipf are the demands of n processes.
+func alike(n int) []float64 {
+	weights := make([]float64, n)
+	for i := range weights {
+		weights[i] = 1
+	}
+	return weights
+}
+
+func zipf(n int) []float64 {
+	weights := make([]float64, n)
+	for i := range weights {
+		weights[i] = 1 / float64(i+1)
+	}
+	return weights
+}
+
+func jain(by []int) float64 {
+	sum, squares := 0.0, 0.0
+	for _, n := range by {
+		sum, squares = sum+float64(n), squares+float64(n*n)
+	}
+	return sum * sum / squares / float64(len(by))
+}
+
 // TestProcessesShareABucket: what 64 processes get of a bucket, and what that costs the server. Unused permits come back in
 // full here, which is more than a bucket gives back.
 func TestProcessesShareABucket(t *testing.T) {
 	raceflag.SkipSequential(t)
 	for _, test := range []struct {
 		rate, burst, load         float64
+		weights                   []float64
 		used, decisions, fairness float64 // at least
 	}{
-		{1000, 1000, 10, 0.99, 100, 0.95},
-		{1000, 1000, 4, 0.97, 30, 0.8},
-		{1000, 1000, 2, 0.99, 1.5, 0.9},
-		{100, 100, 10, 0.99, 5, 0.75},
-		{1000, 1000, 1, 0.95, 0.99, 0.95},
-		{1000, 1000, 0.1, 0.095, 0.99, 0.9},
+		{1000, 1000, 10, alike(64), 0.98, 100, 0.93},
+		{1000, 1000, 4, alike(64), 0.95, 30, 0.93},
+		{1000, 1000, 2, alike(64), 0.95, 5, 0.95},
+		{1000, 1000, 10, zipf(64), 0.97, 90, 0.7},
+		{100, 100, 10, alike(64), 0.98, 6, 0.85},
+		{1000, 1000, 1, alike(64), 0.95, 0.99, 0.95},
+		{1000, 1000, 0.1, alike(64), 0.095, 0.99, 0.9},
 	} {
 		length := 40 * time.Second
-		s := simulate(test.rate, test.burst, 64, test.load, length)
+		s := simulate(test.rate, test.burst, test.weights, 0, test.load, length)
 		measured := (length * 3 / 4).Seconds()
 		used := float64(s.used) / (test.rate * measured)
 		decisions := float64(s.asked) / float64(max(s.executions, 1))
-		sum, squares := 0.0, 0.0
-		for _, n := range s.by {
-			sum, squares = sum+float64(n), squares+float64(n*n)
-		}
-		fairness := sum * sum / squares / float64(len(s.by))
-		t.Logf("%v a second, burst %v, %v times the rate: %.1f %% used, %.1f decisions an execution, Jain %.3f",
-			test.rate, test.burst, test.load, 100*used, decisions, fairness)
+		t.Logf("%v a second, burst %v, %v times the rate, %.0f times as much for the first as for the last: %.1f %% used, "+
+			"%.1f decisions an execution, Jain %.3f",
+			test.rate, test.burst, test.load, test.weights[0]/test.weights[63], 100*used, decisions, jain(s.by))
 		require.GreaterOrEqual(t, used, test.used)
 		require.LessOrEqual(t, float64(s.used), test.burst+test.rate*measured)
-		require.GreaterOrEqual(t, fairness, test.fairness)
+		require.GreaterOrEqual(t, jain(s.by), test.fairness)
 		require.GreaterOrEqual(t, decisions, test.decisions)
+	}
+}
+
+// TestProcessesBesidePlainCallers: of 64 processes with equal demand, 8 have no slices and never wait. While these ask for
+// less than the rate, they get all of it, and the others the rest. If they ask for more, each question of a waiting process
+// is worth as much as one of theirs, and it asks at least once in the time of a refill.
+func TestProcessesBesidePlainCallers(t *testing.T) {
+	raceflag.SkipSequential(t)
+	for _, load := range []float64{1.5, 2, 4, 7, 10, 20} {
+		const rate, burst, processes, plain = 1000, 1000, 64, 8
+		length := 40 * time.Second
+		s := simulate(rate, burst, alike(processes), plain, load, length)
+		measured := (length * 3 / 4).Seconds()
+		theirs, ours := 0, 0
+		for p, n := range s.by {
+			if p < plain {
+				theirs += n
+			} else {
+				ours += n
+			}
+		}
+		demand := load * rate * plain / processes // of the plain ones
+		atLeast := max(rate-demand, (processes-plain)*rate/max(demand, rate)/(burst/rate))
+		t.Logf("%v times the rate: plain callers asked for %.0f a second and got %.0f, the others %.0f, at least %.0f",
+			load, demand, float64(theirs)/measured, float64(ours)/measured, atLeast)
+		require.GreaterOrEqual(t, float64(ours)/measured, 0.9*atLeast)
+		require.GreaterOrEqual(t, float64(theirs+ours), 0.95*rate*measured)
 	}
 }

@@ -189,7 +189,11 @@ func (t *Table) ask(k *key, n int, now Instant) Answer {
 
 // fly is the flight for a slice, nil if it is worth none or one is under way.
 func (t *Table) fly(k *key, want, waiting int, now Instant) *Flight {
-	if want < few || k.flight != nil {
+	fewest := few
+	if k.pause > 0 {
+		fewest = scanty
+	}
+	if want < fewest || k.flight != nil {
 		return nil
 	}
 	k.flight = &Flight{
