@@ -33,16 +33,23 @@ func (t TLS) Listen(l net.Listener, log *slog.Logger, protocols ...string) (net.
 	}
 	var last atomic.Pointer[tls.Config]
 	last.Store(first)
+	var known atomic.Value // the mistake that was logged; "": there is none
+	known.Store("")
 	return tls.NewListener(l, &tls.Config{
 		MinVersion: tls.VersionTLS12,
 		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
 			c, err := t.read(protocols)
-			if err != nil {
+			switch {
+			case err == nil:
+				last.Store(c)
+				if known.Swap("") != "" {
+					log.Info("the files of TLS are in force again")
+				}
+				return c, nil
+			case known.Swap(err.Error()) != err.Error():
 				log.Error("the files of TLS are not in force, the former ones are", "error", err)
-				return last.Load(), nil
 			}
-			last.Store(c)
-			return c, nil
+			return last.Load(), nil
 		},
 	}), nil
 }

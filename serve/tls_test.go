@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -15,6 +16,8 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -65,6 +68,25 @@ func (a *authority) sign(dns, uri string) (cert, key []byte) {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: text})
 }
 
+// A logged is a log that is read while it is written.
+type logged struct {
+	mu   sync.Mutex // guards text
+	text bytes.Buffer
+}
+
+func (l *logged) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+// count is how many times the log has a text.
+func (l *logged) count(text string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.text.String(), text)
+}
+
 // TestTLS: gRPC and HTTP with certificates of clients, of one name; a certificate that is renewed; files that break.
 func TestTLS(t *testing.T) {
 	servers, clients, strangers := newAuthority(t), newAuthority(t), newAuthority(t)
@@ -79,9 +101,11 @@ func TestTLS(t *testing.T) {
 	renew("ratelimit")
 	write(files.ClientCA, clients.pem)
 	quiet := slog.New(slog.DiscardHandler)
+	var lines logged // of gRPC
+	log := slog.New(slog.NewTextHandler(&lines, nil))
 	on := Listeners{GRPC: listen(t), HTTP: listen(t)}
 	var err error
-	on.GRPC, err = files.Listen(on.GRPC, quiet, "h2")
+	on.GRPC, err = files.Listen(on.GRPC, log, "h2")
 	require.NoError(t, err)
 	on.HTTP, err = files.Listen(on.HTTP, quiet, "http/1.1")
 	require.NoError(t, err)
@@ -126,6 +150,18 @@ func TestTLS(t *testing.T) {
 	require.NoError(t, ask("renewed", clients, "", files.ClientSAN))
 	write(files.Cert, []byte("half"))
 	require.NoError(t, ask("renewed", clients, "", files.ClientSAN), "the former one stays in force")
+	require.NoError(t, ask("renewed", clients, "", files.ClientSAN))
+	require.Equal(t, 1, lines.count("the former ones are"), "for two handshakes")
+	require.NoError(t, os.Remove(files.Cert))
+	require.NoError(t, ask("renewed", clients, "", files.ClientSAN))
+	require.Equal(t, 2, lines.count("the former ones are"), "another mistake")
+	renew("again")
+	require.NoError(t, ask("again", clients, "", files.ClientSAN))
+	require.NoError(t, ask("again", clients, "", files.ClientSAN))
+	require.Equal(t, 1, lines.count("in force again"))
+	write(files.Cert, []byte("half"))
+	require.NoError(t, ask("again", clients, "", files.ClientSAN))
+	require.Equal(t, 3, lines.count("the former ones are"))
 }
 
 func TestTLSRefuses(t *testing.T) {
