@@ -107,7 +107,7 @@ func TestNegativeHits(t *testing.T) {
 		s.expect("OK | OK 0 of 4/minute, 1m0s", back(request(1, "counts=1")))
 		s.expect("OK | OK 1 of 4/minute, 1m0s", back(request(2, "counts=1")))
 		var metrics strings.Builder
-		s.stats.write(&metrics)
+		s.stats.write(&metrics, false)
 		require.Contains(t, metrics.String(), `total_hits{domain="shop",descriptor="user"} 10`)
 	})
 	onStage(t, Options{CountDenied: true}, func(t *testing.T, s stage) {

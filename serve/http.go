@@ -52,6 +52,6 @@ func (s *Service) JSON() http.Handler {
 func (s *Service) Metrics() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-		s.stats.write(w)
+		s.stats.write(w, s.options.OriginalMetrics)
 	})
 }

@@ -46,6 +46,10 @@ type Options struct {
 	// ratelimit.Leased does. Close gives back what is left.
 	Leases bool
 
+	// OriginalMetrics gives metrics the names and labels of envoyproxy/ratelimit, for its dashboards: domain, key1 and key2,
+	// and adds how long requests took.
+	OriginalMetrics bool
+
 	// Limiters are given to each limiter on Redis, for tests: WithClock.
 	Limiters []ratelimit.Option
 }
@@ -108,14 +112,17 @@ func New(c ratelimit.Client, o Options) (*Service, error) {
 
 // ShouldRateLimit decides a request. A request that is denied is an answer, not an error.
 func (s *Service) ShouldRateLimit(ctx context.Context, r *pb.RateLimitRequest) (*pb.RateLimitResponse, error) {
+	if s.options.OriginalMetrics {
+		defer func(begin time.Time) { s.stats.times.note(time.Since(begin)) }(time.Now())
+	}
 	all, err := s.descriptors(s.current.Load().config, r)
 	if err != nil {
-		s.stats.errors.Add(1)
+		s.stats.mistakes.Add(1)
 		return nil, err
 	}
 	over, err := s.decide(ctx, all)
 	if err != nil {
-		s.stats.errors.Add(1)
+		s.stats.failures.Add(1)
 		return nil, err
 	}
 	now := s.now()

@@ -3,6 +3,7 @@ package serve
 import (
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -11,8 +12,10 @@ import (
 
 // stats are the counters of a service. Their names are those of envoyproxy/ratelimit.
 type stats struct {
-	rules    sync.Map // of *counters by the name of the rule
-	errors   atomic.Int64
+	rules    sync.Map     // of *counters by the name of the rule
+	mistakes atomic.Int64 // requests that cannot be decided
+	failures atomic.Int64 // requests that Redis did not decide
+	times    histogram
 	shadowed atomic.Int64
 	loaded   atomic.Int64
 	broken   atomic.Int64
@@ -62,46 +65,68 @@ func (c *counters) note(d *descriptor) {
 
 func near(limit int64) int64 { return int64(float32(limit) * nearLimit) }
 
+// kinds are the counters of a rule, by their names.
+var kinds = [...]struct {
+	name, help string
+	of         func(*counters) *atomic.Int64
+}{
+	{"total_hits", "Hits of requests that the limit applied to.", func(c *counters) *atomic.Int64 { return &c.hits }},
+	{"over_limit", "Hits that were over the limit.", func(c *counters) *atomic.Int64 { return &c.over }},
+	{"near_limit", "Hits beyond 80 % of a window's limit.", func(c *counters) *atomic.Int64 { return &c.near }},
+	{"within_limit", "Hits that were within the limit.", func(c *counters) *atomic.Int64 { return &c.within }},
+	{"shadow_mode", "Hits over the limit that shadow_mode let through.", func(c *counters) *atomic.Int64 { return &c.shadow }},
+}
+
 // write writes the counters as Prometheus reads them.
-func (s *stats) write(w io.Writer) {
-	type row struct {
-		name string
-		*counters
+func (s *stats) write(w io.Writer, original bool) {
+	labels := ownLabels
+	if original {
+		labels = originalLabels
 	}
-	var rows []row
+	sums := map[string]*[len(kinds)]int64{} // by their labels: those of the original are the same for some rules
 	s.rules.Range(func(name, c any) bool {
-		rows = append(rows, row{name.(string), c.(*counters)})
+		of := labels(name.(string))
+		if of == "" {
+			return true
+		}
+		if sums[of] == nil {
+			sums[of] = &[len(kinds)]int64{}
+		}
+		for i, kind := range kinds {
+			sums[of][i] += kind.of(c.(*counters)).Load()
+		}
 		return true
 	})
-	slices.SortFunc(rows, func(a, b row) int { return strings.Compare(a.name, b.name) })
-	for _, m := range []struct {
-		name, help string
-		of         func(*counters) *atomic.Int64
-	}{
-		{"total_hits", "Hits of requests that the limit applied to.", func(c *counters) *atomic.Int64 { return &c.hits }},
-		{"over_limit", "Hits that were over the limit.", func(c *counters) *atomic.Int64 { return &c.over }},
-		{"near_limit", "Hits beyond 80 % of a window's limit.", func(c *counters) *atomic.Int64 { return &c.near }},
-		{"within_limit", "Hits that were within the limit.", func(c *counters) *atomic.Int64 { return &c.within }},
-		{"shadow_mode", "Hits over the limit that shadow_mode let through.", func(c *counters) *atomic.Int64 { return &c.shadow }},
-	} {
-		metric(w, "ratelimit_service_rate_limit_"+m.name, m.help)
-		for _, r := range rows {
-			domain, descriptor, _ := strings.Cut(r.name, ".")
-			fmt.Fprintf(w, "ratelimit_service_rate_limit_%s{domain=\"%s\",descriptor=\"%s\"} %d\n", m.name, label(domain), label(descriptor), m.of(r.counters).Load())
+	rows := slices.Sorted(maps.Keys(sums))
+	for i, kind := range kinds {
+		metric(w, "ratelimit_service_rate_limit_"+kind.name, kind.help)
+		for _, of := range rows {
+			fmt.Fprintf(w, "ratelimit_service_rate_limit_%s{%s} %d\n", kind.name, of, sums[of][i])
 		}
 	}
-	for _, m := range []struct {
-		name, help string
-		value      int64
-	}{
-		{"ratelimit_service_call_should_rate_limit_error", "Requests that could not be decided.", s.errors.Load()},
-		{"ratelimit_service_global_shadow_mode", "Requests that were let through because the service enforces nothing.", s.shadowed.Load()},
-		{"ratelimit_service_config_load_success", "Times that the config files were put in force.", s.loaded.Load()},
-		{"ratelimit_service_config_load_error", "Times that the config files had a mistake.", s.broken.Load()},
-	} {
-		metric(w, m.name, m.help)
-		fmt.Fprintf(w, "%s %d\n", m.name, m.value)
+	mistakes, failures := s.mistakes.Load(), s.failures.Load()
+	if original {
+		const name = "ratelimit_service_should_rate_limit_error"
+		metric(w, name, "Requests that could not be decided.")
+		fmt.Fprintf(w, "%s{err_type=\"redis_error\"} %d\n%s{err_type=\"service_error\"} %d\n", name, failures, name, mistakes)
+		s.times.write(w)
+	} else {
+		single(w, "ratelimit_service_call_should_rate_limit_error", "Requests that could not be decided.", mistakes+failures)
 	}
+	single(w, "ratelimit_service_global_shadow_mode", "Requests that were let through because the service enforces nothing.", s.shadowed.Load())
+	single(w, "ratelimit_service_config_load_success", "Times that the config files were put in force.", s.loaded.Load())
+	single(w, "ratelimit_service_config_load_error", "Times that the config files had a mistake.", s.broken.Load())
+}
+
+// ownLabels are those of a rule, by the name of its counters.
+func ownLabels(name string) string {
+	domain, descriptor, _ := strings.Cut(name, ".")
+	return fmt.Sprintf(`domain="%s",descriptor="%s"`, label(domain), label(descriptor))
+}
+
+func single(w io.Writer, name, help string, value int64) {
+	metric(w, name, help)
+	fmt.Fprintf(w, "%s %d\n", name, value)
 }
 
 func metric(w io.Writer, name, help string) {

@@ -52,6 +52,7 @@ It may be down at the start. Of a Sentinel, --addr or REDIS_URL is a sentinel.`,
 	fs.BoolVar(&f.options.Shadow, "shadow", false, "deny nothing, and count what would have been denied")
 	fs.DurationVar(&f.options.Denials, "denials", 0, "deny from memory what can only be denied, for so long at most; 0: ask Redis each time")
 	fs.BoolVar(&f.options.Leases, "leases", false, "take hits of hot descriptors a slice at a time, and spend them in this process")
+	fs.BoolVar(&f.options.OriginalMetrics, "original-metrics", false, "name metrics and labels as envoyproxy/ratelimit does, for its dashboards")
 	fs.StringVar(&f.options.Outage.Fallback, "outage", "", "what to do while Redis does not answer: allow, deny or local; without it, answer with an error")
 	fs.DurationVar(&f.options.Outage.Budget, "budget", 20*time.Millisecond, "how long a request waits for Redis, if there is an outage policy")
 	fs.IntVar(&f.options.Outage.Instances, "instances", 1, "by how many processes limits are divided while local decides")
