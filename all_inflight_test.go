@@ -109,10 +109,10 @@ func TestTheLargestScriptsWithPermitsInFlightRun(t *testing.T) {
 			if _, several := l.(*ratelimit.All); several {
 				continue
 			}
-			claims := []ratelimit.Claim{ratelimit.ClaimOf(l, "k", 1)}
+			claims := []ratelimit.Claim{ratelimit.ClaimOf(l, v.Of("k"), 1)}
 			for i := range 9 {
 				f := ratelimit.Must(ratelimit.NewInFlight(s.Client, 2, time.Minute, append([]ratelimit.Option{ratelimit.WithName(fmt.Sprint("n", i))}, clock...)...))
-				claims = append(claims, ratelimit.ClaimHold(f, "k", 1))
+				claims = append(claims, ratelimit.ClaimHold(f, v.Of("k"), 1))
 				r, err := ratelimit.TryAcquireAll(ctx, claims...)
 				if i == 7 {
 					require.EqualError(t, err, "ratelimit: invalid configuration: 9 limiters are too many for one script, which holds at most 8")
@@ -120,7 +120,7 @@ func TestTheLargestScriptsWithPermitsInFlightRun(t *testing.T) {
 				}
 				require.NoError(t, err, "%s and %d in flight", v.Name, i+1)
 				require.NoError(t, r.Finish(ctx, nil))
-				require.NoError(t, l.Reset(ctx, "k"))
+				require.NoError(t, v.Forget(l, "k"))
 			}
 		}
 	}

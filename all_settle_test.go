@@ -29,7 +29,7 @@ func TestEstimatesAmongClaimsAreSettled(t *testing.T) {
 					gate := ratelimit.Must(ratelimit.NewSlidingLog(s.Client, []ratelimit.Rule{{Limit: 2, Window: time.Minute}}, append(clock, ratelimit.WithName("gate"))...))
 					running := ratelimit.Must(ratelimit.NewInFlight(s.Client, 2, time.Minute, clock...))
 					ask := func(n int) ratelimit.AllResult {
-						r, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimOf(gate, "g", 1), ratelimit.ClaimOf(l, "k", n).Estimate(), ratelimit.ClaimHold(running, "k", 1))
+						r, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimOf(gate, "g", 1), ratelimit.ClaimOf(l, v.Of("k"), n).Estimate(), ratelimit.ClaimHold(running, v.Of("k"), 1))
 						require.NoError(t, err, v.Name)
 						return r
 					}
@@ -43,19 +43,19 @@ func TestEstimatesAmongClaimsAreSettled(t *testing.T) {
 					require.Equal(t, []bool{true, false, true}, verdicts(denied))
 					require.Nil(t, denied.Parts[1].Ticket)
 					require.Nil(t, denied.Parts[2].Hold)
-					peeked, err := ratelimit.Look(ctx, ratelimit.ClaimOf(gate, "g", 1), ratelimit.ClaimOf(l, "k", 1).Estimate())
+					peeked, err := ratelimit.Look(ctx, ratelimit.ClaimOf(gate, "g", 1), ratelimit.ClaimOf(l, v.Of("k"), 1).Estimate())
 					require.NoError(t, err)
 					require.Nil(t, peeked.Parts[1].Ticket)
 					require.Equal(t, denied.Parts[1], peeked.Parts[1], v.Name)
 
 					require.NoError(t, r.Parts[1].Ticket.Settle(ctx, 1))
 					require.ErrorIs(t, r.Parts[1].Ticket.Settle(ctx, 1), ratelimit.ErrSettled)
-					require.Equal(t, 2, must(t)(l.Peek(ctx, "k")).Remaining, v.Name)
+					require.Equal(t, 2, must(t)(l.Peek(ctx, v.Of("k"))).Remaining, v.Name)
 					r = ask(1)
 					require.True(t, r.Allowed)
 					require.Equal(t, 1, r.Parts[1].Result.Remaining)
 					require.NoError(t, r.Parts[1].Ticket.Settle(ctx, 4)) // 3 more, into debt
-					require.Zero(t, must(t)(l.Peek(ctx, "k")).Remaining, v.Name)
+					require.Zero(t, must(t)(l.Peek(ctx, v.Of("k"))).Remaining, v.Name)
 					require.Zero(t, must(t)(gate.Peek(ctx, "g")).Remaining, "the other claims stay taken")
 				}
 			}
@@ -81,7 +81,7 @@ func TestMergedEstimatesAmongClaimsAreSettledOneByOne(t *testing.T) {
 						s.Wipe(t)
 						var calls [][]ratelimit.Claim
 						for _, other := range others {
-							calls = append(calls, []ratelimit.Claim{ratelimit.ClaimOf(gate, other, 1), ratelimit.ClaimOf(l, "k", 1).Estimate()})
+							calls = append(calls, []ratelimit.Claim{ratelimit.ClaimOf(gate, other, 1), ratelimit.ClaimOf(l, v.Of("k"), 1).Estimate()})
 						}
 						answers, _ := ratelimit.AllMerged(t, calls)
 						for i, left := range []int{2, 1, 0} {
@@ -90,7 +90,7 @@ func TestMergedEstimatesAmongClaimsAreSettledOneByOne(t *testing.T) {
 						}
 						for settled, i := range []int{1, 0, 2} {
 							require.NoError(t, answers[i].Parts[1].Ticket.Settle(ctx, 0))
-							require.Equal(t, settled+1, must(t)(l.Peek(ctx, "k")).Remaining, "%s, %v", v.Name, others)
+							require.Equal(t, settled+1, must(t)(l.Peek(ctx, v.Of("k"))).Remaining, "%s, %v", v.Name, others)
 						}
 					}
 				}

@@ -41,20 +41,20 @@ func TestAcrossSlotsGivesBackWhatAnotherSlotDenies(t *testing.T) {
 		s.Wipe(t)
 		s.Move(limitertest.Start)
 		gate := ratelimit.Must(ratelimit.NewFixedWindow(ring, 1, time.Hour, ratelimit.WithName("gate")))
-		r, err := ratelimit.TryAcquireAcrossSlots(ctx, ratelimit.ClaimOf(l, "k", 2), ratelimit.ClaimOf(gate, "all", 1))
+		r, err := ratelimit.TryAcquireAcrossSlots(ctx, ratelimit.ClaimOf(l, v.Of("k"), 2), ratelimit.ClaimOf(gate, "all", 1))
 		require.NoError(t, err)
-		limits := must(t)(l.Peek(ctx, "k"))
+		limits := must(t)(l.Peek(ctx, v.Of("k")))
 		first := ratelimit.Result{Allowed: true, Limit: v.Limit, Window: limits.Window, Remaining: 1, ResetAfter: v.Resets[1]}
 		require.Equal(t, ratelimit.AllResult{
 			Result: allowedBy(1, time.Hour, 0, time.Hour),
-			Parts:  []ratelimit.PartResult{ratelimit.OfBucket(isBucket(l), ratelimit.PartResult{Name: "default", Key: "k", Result: first}), {Name: "gate", Key: "all", Result: allowedBy(1, time.Hour, 0, time.Hour)}},
+			Parts:  []ratelimit.PartResult{ratelimit.OfBucket(isBucket(l), ratelimit.PartResult{Name: "default", Key: v.Of("k"), Result: first}), {Name: "gate", Key: "all", Result: allowedBy(1, time.Hour, 0, time.Hour)}},
 		}, r, v.Name)
-		r, err = ratelimit.TryAcquireAcrossSlots(ctx, ratelimit.ClaimOf(l, "k", 1), ratelimit.ClaimOf(gate, "all", 1))
+		r, err = ratelimit.TryAcquireAcrossSlots(ctx, ratelimit.ClaimOf(l, v.Of("k"), 1), ratelimit.ClaimOf(gate, "all", 1))
 		require.NoError(t, err)
 		require.Equal(t, deniedBy(1, time.Hour, 0, time.Hour, time.Hour), r.Result, v.Name)
 		require.True(t, r.Parts[0].Result.Allowed)
 		require.Equal(t, 1, r.Parts[0].Result.Remaining)
-		require.Equal(t, limits, must(t)(l.Peek(ctx, "k")), "%s: as before", v.Name)
+		require.Equal(t, limits, must(t)(l.Peek(ctx, v.Of("k"))), "%s: as before", v.Name)
 	}
 }
 

@@ -240,8 +240,8 @@ func TestTheLargestScriptsOfSeveralLimitersRun(t *testing.T) {
 					break
 				}
 				require.NoError(t, err, "%d of %s", i+1, v.Name)
-				require.NoError(t, ratelimit.Preload(ctx, ratelimit.ClaimOf(all, "k", 1)), "%d of %s", i+1, v.Name)
-				require.Equal(t, 2, must(t)(all.TryAcquire(ctx, fmt.Sprint(i))).Remaining, v.Name)
+				require.NoError(t, ratelimit.Preload(ctx, ratelimit.ClaimOf(all, v.Of("k"), 1)), "%d of %s", i+1, v.Name)
+				require.Equal(t, 2, must(t)(all.TryAcquire(ctx, v.Of(fmt.Sprint(i)))).Remaining, v.Name)
 			}
 		}
 	}
@@ -266,27 +266,31 @@ func TestEightOfAnyKindsDecideTogether(t *testing.T) {
 					{"SlidingWindow Hash": 4, "FixedWindow": 1},
 					{"TokenBucket stepped": 7},
 					{"SlidingLog": 3, "SlidingWindow Hash": 3, "SlidingWindow List": 2},
+					{"FairTokenBucket": 8},
+					{"FairTokenBucket": 3, "TokenBucket": 2, "SlidingWindow Hash": 3},
 				} {
 					for _, estimate := range []bool{false, true} {
 						s.Wipe(t)
 						var claims []ratelimit.Claim
 						var limiters []ratelimit.Limiter
+						var keys []limitertest.Keys
 						lastKey := ""
 						for _, name := range slices.Sorted(maps.Keys(group)) {
-							require.Contains(t, variants, name)
+							v, ok := variants[name]
+							require.True(t, ok, name)
 							for range group[name] {
-								l, err := variants[name].Build(s.Client, append(clock, ratelimit.WithName(fmt.Sprint("n", len(claims))))...)
+								l, err := v.Build(s.Client, append(clock, ratelimit.WithName(fmt.Sprint("n", len(claims))))...)
 								require.NoError(t, err)
-								c := ratelimit.ClaimOf(l, "k", 1)
+								c := ratelimit.ClaimOf(l, v.Of("k"), 1)
 								if estimate {
 									c = c.Estimate()
 								}
-								lastKey = strings.Replace(variants[name].Key, "default", fmt.Sprint("n", len(claims)), 1)
-								limiters, claims = append(limiters, l), append(claims, c)
+								lastKey = strings.Replace(v.Key, "default", fmt.Sprint("n", len(claims)), 1)
+								limiters, claims, keys = append(limiters, l), append(claims, c), append(keys, v.Keys)
 							}
 						}
 						last := limiters[len(limiters)-1]
-						require.True(t, must(t)(last.TryAcquire(ctx, "k")).Allowed)
+						require.True(t, must(t)(last.TryAcquire(ctx, keys[len(keys)-1].Of("k"))).Allowed)
 						for call := range 3 {
 							r, err := ratelimit.TryAcquireAll(ctx, claims...)
 							require.NoError(t, err, "%v", group)
@@ -307,7 +311,7 @@ func TestEightOfAnyKindsDecideTogether(t *testing.T) {
 							case i == 0 && estimate:
 								left = 3
 							}
-							require.Equal(t, left, must(t)(l.Peek(ctx, "k")).Remaining, "%v: %d, estimates %t", group, i, estimate)
+							require.Equal(t, left, must(t)(l.Peek(ctx, keys[i].Of("k"))).Remaining, "%v: %d, estimates %t", group, i, estimate)
 						}
 
 						// The last limiter finds its key corrupt: nothing is taken from the others.
@@ -319,15 +323,15 @@ func TestEightOfAnyKindsDecideTogether(t *testing.T) {
 						_, err = ratelimit.Look(ctx, claims...)
 						require.ErrorIs(t, err, ratelimit.ErrCorruptState, "%v", group)
 						var others []ratelimit.Claim
-						for _, l := range limiters {
-							others = append(others, ratelimit.ClaimOf(l, "other", 1))
+						for i, l := range limiters {
+							others = append(others, ratelimit.ClaimOf(l, keys[i].Of("other"), 1))
 						}
 						if !estimate {
 							answers, failed := ratelimit.AllMerged(t, [][]ratelimit.Claim{others, claims, others})
 							require.Equal(t, []bool{false, true, false}, failed, "%v", group)
 							require.True(t, answers[0].Allowed && answers[2].Allowed, "%v", group)
 						}
-						require.Equal(t, map[bool]int{false: 1, true: 3}[estimate], must(t)(limiters[0].Peek(ctx, "k")).Remaining)
+						require.Equal(t, map[bool]int{false: 1, true: 3}[estimate], must(t)(limiters[0].Peek(ctx, keys[0].Of("k"))).Remaining)
 					}
 				}
 			}

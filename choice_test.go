@@ -168,26 +168,26 @@ func TestAPlanIsChangedInTheMiddle(t *testing.T) {
 			limiter := ratelimit.Must(ratelimit.NewFallback(cached(t, s, choice), ratelimit.DenyAll()))
 			must := must(t)
 
-			require.True(t, must(limiter.TryAcquireN(ctx, "k", 10)).Allowed)
+			require.True(t, must(limiter.TryAcquireN(ctx, k.Of("k"), 10)).Allowed)
 			for range 3 { // the second from memory
-				require.False(t, must(limiter.TryAcquire(ctx, "k")).Allowed)
+				require.False(t, must(limiter.TryAcquire(ctx, k.Of("k"))).Allowed)
 			}
 			plan.Store(&pro)
-			require.Equal(t, 90, must(limiter.Peek(ctx, "k")).Remaining, "what was used carries over, and no denial is left")
-			r := must(limiter.TryAcquireN(ctx, "k", 40))
+			require.Equal(t, 90, must(limiter.Peek(ctx, k.Of("k"))).Remaining, "what was used carries over, and no denial is left")
+			r := must(limiter.TryAcquireN(ctx, k.Of("k"), 40))
 			require.True(t, r.Allowed)
 			require.Equal(t, 50, r.Remaining)
 
 			plan.Store(&free)
-			denied := must(limiter.TryAcquire(ctx, "k"))
+			denied := must(limiter.TryAcquire(ctx, k.Of("k")))
 			require.False(t, denied.Allowed, "50 are used of 10")
 			require.Zero(t, denied.Remaining)
 			require.Positive(t, denied.RetryAfter)
-			require.Equal(t, denied, must(limiter.TryAcquire(ctx, "k")))
+			require.Equal(t, denied, must(limiter.TryAcquire(ctx, k.Of("k"))))
 			plan.Store(&pro)
-			require.Equal(t, 49, must(limiter.TryAcquire(ctx, "k")).Remaining, "a denial by the smaller plan took nothing from the larger")
-			require.NoError(t, limiter.Reset(ctx, "k"))
-			require.Equal(t, 100, must(limiter.Peek(ctx, "k")).Remaining)
+			require.Equal(t, 49, must(limiter.TryAcquire(ctx, k.Of("k"))).Remaining, "a denial by the smaller plan took nothing from the larger")
+			require.NoError(t, k.Forget(limiter, "k"))
+			require.Equal(t, 100, must(limiter.Peek(ctx, k.Of("k"))).Remaining)
 		})
 	}
 }
@@ -222,8 +222,8 @@ func TestPlansSideBySide(t *testing.T) {
 					picked[i] = rng.IntN(len(plans))
 				}
 				n := 1 + rng.IntN(3)
-				truth := must(t)(plans[picked[i]].Peek(ctx, "k"))
-				r := must(t)(callers[i].TryAcquireN(ctx, "k", n))
+				truth := must(t)(plans[picked[i]].Peek(ctx, k.Of("k")))
+				r := must(t)(callers[i].TryAcquireN(ctx, k.Of("k"), n))
 				changed := picked[i] != last[i]
 				last[i] = picked[i]
 				if r.Allowed {

@@ -41,6 +41,9 @@ func eachKind(t *testing.T, test func(t *testing.T, open func(plans ...plan) *co
 		t.Run(server, func(t *testing.T) {
 			s := open(t)
 			for _, k := range limitertest.Kinds() {
+				if k.Tenants { // see TestTenantsByTwoRulesGetWhatBothAllow
+					continue
+				}
 				for _, byCaller := range []bool{false, true} {
 					for _, merged := range []bool{false, true} {
 						switch {

@@ -121,7 +121,7 @@ func damagedLimiters(t *testing.T) []damaged {
 		all = append(all, damaged{v.Name, strings.Replace(v.Key, "default", "damaged", 1), func(c ratelimit.Client, o ...ratelimit.Option) claims {
 			l, err := v.Build(c, append(o, ratelimit.WithName("damaged"))...)
 			require.NoError(t, err)
-			return func(key string, n int) ratelimit.Claim { return ratelimit.ClaimOf(l, key, n) }
+			return func(key string, n int) ratelimit.Claim { return ratelimit.ClaimOf(l, v.Of(key), n) }
 		}})
 	}
 	return all
@@ -235,7 +235,7 @@ func TestMergedRequestsBesideADamagedLogTakeWhatIsAnswered(t *testing.T) {
 				fill := func() map[string]func() {
 					s.Wipe(t)
 					for range 5 {
-						require.True(t, must(t)(l.TryAcquire(ctx, "k")).Allowed)
+						require.True(t, must(t)(l.TryAcquire(ctx, k.Of("k"))).Allowed)
 						s.Advance(100 * time.Millisecond)
 					}
 					key = s.Admin.Keys(ctx, "*").Val()[0]
@@ -251,7 +251,7 @@ func TestMergedRequestsBesideADamagedLogTakeWhatIsAnswered(t *testing.T) {
 					untouched := s.Look(t, key)
 					var calls [][]ratelimit.Claim
 					for i, n := range []int{1, 7, 1, 6, 1, 2} { // the second, the fourth and the last are too many
-						calls = append(calls, []ratelimit.Claim{ratelimit.ClaimOf(l, "k", n), ratelimit.ClaimOf(bucket, fmt.Sprint("user", i), n)})
+						calls = append(calls, []ratelimit.Claim{ratelimit.ClaimOf(l, k.Of("k"), n), ratelimit.ClaimOf(bucket, fmt.Sprint("user", i), n)})
 					}
 					answers, failed := ratelimit.AllMerged(t, calls)
 					taken := 0

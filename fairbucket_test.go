@@ -510,6 +510,27 @@ func TestWhatIsWrittenInPlaceExpires(t *testing.T) {
 	require.Equal(t, int64(1), states[1].Weight)
 }
 
+// TestADenialGivesLostTTLsBack: to the limit and to the tenant, by either script.
+func TestADenialGivesLostTTLsBack(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	l := fairBucket(t, s.Client, 16)
+	must(t)(l.TryAcquireN(ctx, "{limit}:a", 14))
+	for name, denied := range map[string]func(){
+		"a call": func() { require.False(t, must(t)(l.TryAcquire(ctx, "{limit}:a")).Allowed) },
+		"an estimate": func() {
+			ticket, _, err := l.Estimate(ctx, "{limit}:a", 1)
+			require.NoError(t, err)
+			require.Nil(t, ticket)
+		},
+	} {
+		for _, key := range []string{"ratelimit:default:fairtokenbucket:{limit}", "ratelimit:default:fairtokenbucket:{limit}:a"} {
+			require.True(t, s.Admin.Persist(ctx, key).Val())
+			denied()
+			require.Equal(t, 3003*time.Millisecond, s.Admin.PTTL(ctx, key).Val(), "%s: %s", name, key)
+		}
+	}
+}
+
 // TestAFairBucketBesideOtherLimits: all or nothing, of several limits of one tag.
 func TestAFairBucketBesideOtherLimits(t *testing.T) {
 	limitertest.Everywhere(t, func(t *testing.T, s *limitertest.Stage) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"strconv"
 	"testing"
 	"time"
 
@@ -84,15 +85,16 @@ func FuzzKeys(f *testing.F) {
 			s.Wipe(t)
 			l, err := v.Build(s.Client)
 			require.NoError(t, err)
-			r, err := l.TryAcquire(ctx, key)
-			if key == "" || len(key) > 4096 {
+			long := v.Ending(key)
+			r, err := l.TryAcquire(ctx, long)
+			if key == "" || len(long) > 4096 {
 				require.ErrorIs(t, err, ratelimit.ErrInvalidKey)
 				continue
 			}
 			require.NoError(t, err)
 			require.Equal(t, 2, r.Remaining)
-			require.Equal(t, 1, must(t)(l.TryAcquire(ctx, key)).Remaining)
-			if len(key) < 4096 {
+			require.Equal(t, 1, must(t)(l.TryAcquire(ctx, long)).Remaining)
+			if len(key) < 4096 && !v.Tenants {
 				require.Equal(t, 2, must(t)(l.TryAcquire(ctx, key+"x")).Remaining)
 			}
 		}
@@ -110,14 +112,14 @@ func FuzzReplies(f *testing.F) {
 			for _, merging := range [][]ratelimit.Option{nil, {ratelimit.WithoutMerging()}} {
 				l, err := v.Build(answering(words), merging...)
 				require.NoError(t, err)
-				_, err = l.TryAcquire(ctx, "k")
+				_, err = l.TryAcquire(ctx, v.Of("k"))
 				if err != nil {
-					require.ErrorContains(t, err, `"k"`)
+					require.ErrorContains(t, err, strconv.Quote(v.Of("k")))
 				}
 				if _, several := l.(*ratelimit.All); several {
 					continue // it has replies of its own
 				}
-				_, errs := ratelimit.Together(t, l, "k", "k", "l")
+				_, errs := ratelimit.Together(t, l, v.Of("k"), v.Of("k"), v.Of("l"))
 				for _, err := range errs {
 					require.NotContains(t, fmt.Sprint(err), "panicked")
 				}
@@ -151,7 +153,9 @@ func inside(cmd redis.Cmder) redis.Cmder { return cmd.(*redisexec.Once).Cmder }
 func FuzzState(f *testing.F) {
 	for _, state := range []string{"", "0", "-1", "1.5", "1e3", "inf", "nan", "0x10", " 7", "7 ", "99999999999999999999",
 		"1763670000123456/333333", "1763670000123456/1000000/3+2", "1763670000123456/1+1", "0/0", "1/2/3+4", "1763670000000000/3",
-		"9999999999999999/1", "0000000000000000/1000000", "3000013", "garbagegarbage00/1000000"} {
+		"9999999999999999/1", "0000000000000000/1000000", "3000013", "garbagegarbage00/1000000",
+		"1763670000000000/         1000000,         1000000,               0;1763670000000000,1,1000000,1,0,0/1000000/3",
+		"          1000000,1,1763670000000000,5000,1763670000000000"} {
 		f.Add(state)
 	}
 	s := limitertest.OnMiniredis(f)
@@ -161,7 +165,7 @@ func FuzzState(f *testing.F) {
 			l, err := v.Build(s.Client)
 			require.NoError(t, err)
 			switch v.Name {
-			case "FixedWindow", "FixedWindow aligned", "TokenBucket", "TokenBucket stepped", "LeakyBucket":
+			case "FixedWindow", "FixedWindow aligned", "TokenBucket", "TokenBucket stepped", "LeakyBucket", "FairTokenBucket", "FairTokenBucket of weight 2":
 				require.NoError(t, s.Admin.Set(ctx, v.Key, state, time.Minute).Err())
 			case "SlidingWindow List", "SlidingLog":
 				require.NoError(t, s.Admin.RPush(ctx, v.Key, "0", "0", state, state).Err())
@@ -170,16 +174,16 @@ func FuzzState(f *testing.F) {
 			default:
 				continue
 			}
-			r, err := l.TryAcquire(ctx, "k")
+			r, err := l.TryAcquire(ctx, v.Of("k"))
 			if err != nil {
 				require.ErrorIs(t, err, ratelimit.ErrCorruptState)
-				require.ErrorContains(t, err, `"k"`)
+				require.ErrorContains(t, err, strconv.Quote(v.Of("k")))
 			} else {
 				require.GreaterOrEqual(t, r.Remaining, 0)
 				require.LessOrEqual(t, r.Remaining, 3)
 			}
-			require.NoError(t, l.Reset(ctx, "k"))
-			require.Equal(t, 2, must(t)(l.TryAcquire(ctx, "k")).Remaining)
+			require.NoError(t, v.Forget(l, "k"))
+			require.Equal(t, 2, must(t)(l.TryAcquire(ctx, v.Of("k"))).Remaining)
 		}
 	})
 }

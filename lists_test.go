@@ -98,6 +98,7 @@ type listedLimiter struct {
 	ops       []listed
 	take      func(key string)
 	peek      func(ctx context.Context, key string) (ratelimit.Result, error)
+	limitertest.Keys
 }
 
 func listedLimiters(t *testing.T, s *limitertest.Stage) (all []listedLimiter) {
@@ -112,7 +113,7 @@ func listedLimiters(t *testing.T, s *limitertest.Stage) (all []listedLimiter) {
 		}
 		built, err := v.Build(s.Client, s.Opts...)
 		require.NoError(t, err)
-		all = append(all, listedLimiter{v.Name, v.Key, v.Corrupt, operationsOf(built.(settling)), func(key string) { _, _ = built.TryAcquire(ctx, key) }, built.Peek})
+		all = append(all, listedLimiter{v.Name, v.Key, v.Corrupt, operationsOf(built.(settling)), func(key string) { _, _ = built.TryAcquire(ctx, key) }, built.Peek, v.Keys})
 	}
 	return all
 }
@@ -199,10 +200,10 @@ func TestAKeyThatFailsInAListFailsAlone(t *testing.T) {
 					names := make([]string, keys)
 					of := make([]listed, keys)
 					for i := range keys {
-						names[i] = fmt.Sprint("good", i)
+						names[i] = l.Of(fmt.Sprint("good", i))
 						of[i] = ops[(first+keys+i-at)%len(ops)]
 						if i == at {
-							names[i] = "bad"
+							names[i] = l.Of("bad")
 						}
 						if of[i].prepare != nil {
 							of[i].prepare(t, names[i])
@@ -225,7 +226,7 @@ func TestAKeyThatFailsInAListFailsAlone(t *testing.T) {
 					for i := range keys {
 						calls = append(calls, func() { errs[i] = of[i].do(ctx, names[i]) })
 					}
-					if several.call(func(i int) { l.take(fmt.Sprint("good", keys+i)) }, calls) {
+					if several.call(func(i int) { l.take(l.Of(fmt.Sprint("good", keys+i))) }, calls) {
 						lists[way]++
 					}
 					after := admin.Dump(ctx, bad).Val()
@@ -238,7 +239,7 @@ func TestAKeyThatFailsInAListFailsAlone(t *testing.T) {
 						}
 						require.Error(t, err, about)
 						require.Equal(t, kind, errclass.Of(err).Class, "%s: %v", about, err)
-						require.ErrorContains(t, err, `key "bad"`, about)
+						require.ErrorContains(t, err, fmt.Sprintf("key %q", names[i]), about)
 						require.Equal(t, before, after, about)
 					}
 				}

@@ -48,13 +48,14 @@ func drawLooked(t *testing.T, rng *rand.Rand, s *limitertest.Stage) (all []looke
 			continue
 		}
 		var l ratelimit.Limiter
+		var keys limitertest.Keys
 		about := "LocalTokenBucket"
 		if inMemory {
 			l = ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.Per(limit, time.Second), limit, name, ratelimit.WithClock(func() time.Time { return s.Now })))
 		} else {
 			built, err := kinds[at].Build(s.Client, limit, time.Second, name)
 			require.NoError(t, err)
-			l, about = built, kinds[at].Name
+			l, about, keys = built, kinds[at].Name, kinds[at].Keys
 		}
 		for range rng.IntN(3) {
 			p := around[rng.IntN(len(around))]
@@ -63,7 +64,7 @@ func drawLooked(t *testing.T, rng *rand.Rand, s *limitertest.Stage) (all []looke
 			}
 			l, about = p.Around(t, s, l), p.Name+" around "+about
 		}
-		all = append(all, looked{fmt.Sprintf("%s of %d", about, limit), func(key string, n int) ratelimit.Claim { return ratelimit.ClaimOf(l, key, n) }})
+		all = append(all, looked{fmt.Sprintf("%s of %d", about, limit), func(key string, n int) ratelimit.Claim { return ratelimit.ClaimOf(l, keys.Of(key), n) }})
 	}
 	return all
 }

@@ -52,18 +52,18 @@ func TestALookAfterAClockStepIsWhatACallAnswers(t *testing.T) {
 					var since time.Duration
 					cache.SetClock(func() time.Duration { return since })
 					for range 3 {
-						require.True(t, must(t)(l.TryAcquire(ctx, "k")).Allowed)
+						require.True(t, must(t)(l.TryAcquire(ctx, v.Of("k"))).Allowed)
 						s.Advance(200 * time.Millisecond)
 					}
-					for must(t)(l.TryAcquire(ctx, "k")).Allowed { // what a bucket has refilled
+					for must(t)(l.TryAcquire(ctx, v.Of("k"))).Allowed { // what a bucket has refilled
 					}
 					s.Advance(step.later - step.back)
 					before, kept := s.Look(t, v.Key), s.Admin.PTTL(ctx, v.Key).Val()
-					look := must(t)(cache.Peek(ctx, "k"))
+					look := must(t)(cache.Peek(ctx, v.Of("k")))
 					require.Equal(t, before, s.Look(t, v.Key), "%+v", step)
 					require.Equal(t, kept.Round(100*time.Millisecond), s.Admin.PTTL(ctx, v.Key).Val().Round(100*time.Millisecond), "%+v", step)
 
-					call := must(t)(l.TryAcquire(ctx, "k"))
+					call := must(t)(l.TryAcquire(ctx, v.Of("k")))
 					require.Equal(t, look.Allowed, call.Allowed, "%+v", step)
 					if call.Allowed {
 						require.Equal(t, look.Remaining-1, call.Remaining, "%+v", step)
@@ -74,7 +74,7 @@ func TestALookAfterAClockStepIsWhatACallAnswers(t *testing.T) {
 					require.LessOrEqual(t, look.RetryAfter, v.Window+v.Resets[2], "%+v", step)
 					since += call.RetryAfter
 					s.Advance(call.RetryAfter)
-					require.True(t, must(t)(cache.TryAcquire(ctx, "k")).Allowed, "%+v", step)
+					require.True(t, must(t)(cache.TryAcquire(ctx, v.Of("k"))).Allowed, "%+v", step)
 				}
 				require.Positive(t, denied)
 			})

@@ -253,11 +253,11 @@ func TestMergedCallsOfEveryKindAreThoseOneByOne(t *testing.T) {
 			s.Wipe(t)
 			one, many := newCaller(t, l), newCaller(t, l)
 			for i, add := range batches {
-				add(one, "one by one")
-				add(many, "in batches")
+				add(one, v.Of("one by one"))
+				add(many, v.Of("in batches"))
 				want, got := one.oneByOne(), many.together()
 				require.Equal(t, want, got, "batch %d", i)
-				require.Equal(t, must(t)(l.Peek(ctx, "one by one")), must(t)(l.Peek(ctx, "in batches")), "after batch %d", i)
+				require.Equal(t, must(t)(l.Peek(ctx, v.Of("one by one"))), must(t)(l.Peek(ctx, v.Of("in batches"))), "after batch %d", i)
 				s.Advance(v.Retry / 2)
 			}
 		}

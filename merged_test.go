@@ -69,7 +69,7 @@ func TestMergedCallsInAClusterTakeEachPermitOnce(t *testing.T) {
 			for i := range keys * calls {
 				wg.Go(func() {
 					key := fmt.Sprint("k", i%keys)
-					r, err := l.TryAcquire(ctx, key)
+					r, err := l.TryAcquire(ctx, v.Of(key))
 					if err != nil {
 						t.Error(err)
 					}
@@ -82,7 +82,7 @@ func TestMergedCallsInAClusterTakeEachPermitOnce(t *testing.T) {
 			}
 			wg.Wait()
 			require.Len(t, left, 3*keys, "each permit of each key is taken once: %v", left)
-			require.NoError(t, l.Reset(ctx, "k0"))
+			require.NoError(t, l.Reset(ctx, v.Of("k0")))
 		})
 	}
 }

@@ -43,6 +43,7 @@ type nesting struct {
 	budget  bool          // there is a bound on whoever asks this Redis
 
 	isAll, isBans, isLeased, isBucket bool
+	limitertest.Keys
 
 	mu     sync.Mutex // guards what follows
 	used   map[string]*usage
@@ -136,7 +137,7 @@ func newNesting(t *testing.T, rng *rand.Rand, end context.Context) *nesting {
 		window = 1000 * time.Hour
 	}
 	kind := limitertest.Kinds()[rng.IntN(len(limitertest.Kinds()))]
-	n.isBucket = strings.Contains(kind.Name, "Bucket")
+	n.isBucket, n.Keys = strings.Contains(kind.Name, "Bucket") && !kind.Tenants, kind.Keys
 	n.says = append(n.says, fmt.Sprintf("%s of %d in %v", kind.Name, n.limit, window))
 	build := func(c ratelimit.Client, name string, limit int) ratelimit.Limiter {
 		return ratelimit.Must(kind.Build(c, limit, window, ratelimit.WithName(name), n.watch(name)))
@@ -568,7 +569,7 @@ func (n *nesting) rest(keys []string) {
 			}
 		}
 		r, u := must(n.t)(n.control.Peek(context.Background(), key)), n.usage(key)
-		taken := r.Limit - r.Remaining
+		taken := n.limit - r.Remaining
 		switch {
 		case !n.still || n.isLeased:
 		case r.Remaining > 0 && !u.vague && taken < u.least, taken > u.most:
@@ -614,7 +615,8 @@ func (n *nesting) keepsPromise(key string) {
 // Redis is back, nothing is denied that it would allow.
 func TestNestingsThroughOutages(t *testing.T) {
 	throughOutages(t, 3000, 15, func(t *testing.T, rng *rand.Rand, end context.Context) (*nesting, func(*rand.Rand, bool), func()) {
-		n, keys := newNesting(t, rng, end), []string{"a", "b", "c"}[:1+rng.IntN(3)]
+		n := newNesting(t, rng, end)
+		keys := []string{n.Of("a"), n.Of("b"), n.Of("c")}[:1+rng.IntN(3)]
 		var mu sync.Mutex
 		var open []estimateOf
 		settleOne := func(rng *rand.Rand) bool {

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/keyname"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 	"github.com/tryacquire/ratelimit/internal/state"
 	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
@@ -34,7 +35,7 @@ type history struct {
 	kinds map[redisexec.Op]int // how many operations were compared
 }
 
-var historyKeys = [2]string{"together", "one by one"}
+var historyKeys = [2]string{"{together}:tenant", "{one by one}:tenant"}
 
 // draw returns up to seven operations, and the tickets that they settle.
 func (h *history) draw(reserves bool) (ops []redisexec.Operation, settled []int) {
@@ -129,7 +130,9 @@ func (h *history) play(l ratelimit.Limiter) {
 func (h *history) state(l ratelimit.Limiter, key string) string {
 	held, err := state.RawText(ctx, h.client, ratelimit.NameOf(l, key))
 	require.NoError(h.t, err)
-	return held
+	limit, err := state.RawText(ctx, h.client, keyname.Limit(ratelimit.NameOf(l, key)))
+	require.NoError(h.t, err)
+	return held + limit
 }
 
 // historyRules are limiters of one name, by their rules.
@@ -145,6 +148,13 @@ func historyRules(c ratelimit.Client, o ...ratelimit.Option) map[string][]rateli
 		}
 		return all
 	}
+	fair := func(rate, burst, weight, promise int) ratelimit.Limiter {
+		l := ratelimit.Must(ratelimit.Must(ratelimit.NewFairTokenBucket(c, ratelimit.PerSecond(rate), burst, o...)).Weight(weight))
+		if promise > 0 {
+			l = ratelimit.Must(l.Promise(ratelimit.PerSecond(promise)))
+		}
+		return l
+	}
 	return map[string][]ratelimit.Limiter{
 		"fixed":    {ratelimit.Must(ratelimit.NewFixedWindow(c, 7, 2*time.Second, o...)), ratelimit.Must(ratelimit.NewFixedWindow(c, 9, 3*time.Second, o...))},
 		"aligned":  {ratelimit.Must(ratelimit.NewFixedWindow(c, 7, 2*time.Second, append(o, ratelimit.WithAlignment(0))...)), ratelimit.Must(ratelimit.NewFixedWindow(c, 9, 3*time.Second, append(o, ratelimit.WithAlignment(0))...))},
@@ -158,6 +168,7 @@ func historyRules(c ratelimit.Client, o ...ratelimit.Option) map[string][]rateli
 		"exact":   {ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.PerSecond(3), 6, append(o, ratelimit.WithExactReturns())...))},
 		"stepped": {ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.PerSecond(3), 6, append(o, ratelimit.WithRefillEvery(time.Second))...)), ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.PerSecond(5), 8, o...))},
 		"leaky":   {ratelimit.Must(ratelimit.NewLeakyBucket(c, ratelimit.PerSecond(3), 6, o...)), ratelimit.Must(ratelimit.NewLeakyBucket(c, ratelimit.PerSecond(2), 9, o...))},
+		"fair":    {fair(3, 8, 1, 0), fair(3, 8, 2, 2), fair(7, 11, 1, 0)},
 	}
 }
 
@@ -236,7 +247,7 @@ func TestListsOfSeveralLimitersAreDecidedAsTheirOwn(t *testing.T) {
 					var want []int64
 					onlyTakes := h.random.IntN(2) == 0
 					for range 1 + h.random.IntN(6) {
-						l, key := limiters[h.random.IntN(len(limiters))], fmt.Sprint("key", h.random.IntN(3))
+						l, key := limiters[h.random.IntN(len(limiters))], fmt.Sprintf("{key%d}:tenant", h.random.IntN(3))
 						if !ratelimit.ShareExecutions(l, limiters[0]) {
 							l = limiters[0]
 						}
@@ -250,7 +261,7 @@ func TestListsOfSeveralLimitersAreDecidedAsTheirOwn(t *testing.T) {
 							}
 						}
 						of, keys, lists = append(of, l), append(keys, key), append(lists, list)
-						words, err := ratelimit.DecideList(l, "alone "+key, []byte(list))
+						words, err := ratelimit.DecideList(l, "{alone "+key[1:], []byte(list))
 						require.NoError(t, err)
 						want = append(want, words...)
 					}
@@ -295,23 +306,23 @@ func listsFail(t *testing.T, client *redis.Client, fails ...string) {
 						require.NoError(t, client.FlushDB(ctx).Err())
 						estimate := redisexec.Operation{Op: redisexec.Estimate, N: 4, Times: 1}
 						var back string // one of the four permits; the same for each key, as the clock stands still
-						for _, key := range []string{"fails", "alike", "next", "last"} {
+						for _, key := range []string{"{fails}:tenant", "{alike}:tenant", "{next}:tenant", "{last}:tenant"} {
 							words, err := ratelimit.DecideList(l, key, estimate.Append(nil))
 							require.NoError(t, err)
 							where := ratelimit.TicketOf(l, 4, words)
 							o := redisexec.Operation{Op: redisexec.GiveBack, N: 1, Times: 1, Detail: &redisexec.Detail{Where: where[0], Which: where[1]}}
 							back = string(o.Append(nil))
 						}
-						given, err := ratelimit.DecideList(l, "alike", []byte(back))
+						given, err := ratelimit.DecideList(l, "{alike}:tenant", []byte(back))
 						require.NoError(t, err)
 						require.Equal(t, []int64{1}, given)
-						taken, err := ratelimit.DecideList(l, "last", []byte("1x1"))
+						taken, err := ratelimit.DecideList(l, "{last}:tenant", []byte("1x1"))
 						require.NoError(t, err)
-						words, err := ratelimit.DecideLists(l, []string{"fails", "next"}, []string{back + "," + rest, "1x1"}, fail)
+						words, err := ratelimit.DecideLists(l, []string{"{fails}:tenant", "{next}:tenant"}, []string{back + "," + rest, "1x1"}, fail)
 						require.NoError(t, err)
 						require.Equal(t, append([]int64{1, -1}, taken...), words, rest)
-						require.Equal(t, h.state(l, "alike"), h.state(l, "fails"), rest)
-						require.Equal(t, h.state(l, "last"), h.state(l, "next"), rest)
+						require.Equal(t, h.state(l, "{alike}:tenant"), h.state(l, "{fails}:tenant"), rest)
+						require.Equal(t, h.state(l, "{last}:tenant"), h.state(l, "{next}:tenant"), rest)
 					}
 				}
 			})

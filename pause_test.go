@@ -117,38 +117,38 @@ func TestOneGoesFirst(t *testing.T) {
 // TestAPausedKeyTakesNothingFromOthers, in one decision.
 func TestAPausedKeyTakesNothingFromOthers(t *testing.T) {
 	limitertest.Everywhere(t, func(t *testing.T, s *limitertest.Stage) {
-		for _, kind := range limitertest.Kinds() {
+		for _, k := range limitertest.Kinds() {
 			s.Wipe(t)
-			limit, err := kind.Build(s.Client, 5, time.Minute, append(s.Opts[:len(s.Opts):len(s.Opts)], ratelimit.WithName("limit"))...)
+			limit, err := k.Build(s.Client, 5, time.Minute, append(s.Opts[:len(s.Opts):len(s.Opts)], ratelimit.WithName("limit"))...)
 			require.NoError(t, err)
 			p := ratelimit.Must(ratelimit.NewPause(s.Client, append(s.Opts[:len(s.Opts):len(s.Opts)], ratelimit.WithName("paused"), ratelimit.WithProbe(time.Second))...))
 			both := ratelimit.Must(ratelimit.NewAll(p, limit))
-			r := must(t)(both.TryAcquireN(ctx, "k", 2))
-			require.True(t, r.Allowed, kind.Name)
-			require.Equal(t, 5, r.Limit, "the limit governs")
+			r := must(t)(both.TryAcquireN(ctx, k.Of("k"), 2))
+			require.True(t, r.Allowed, k.Name)
+			require.Equal(t, must(t)(limit.Peek(ctx, k.Of("k"))).Limit, r.Limit, "the limit governs")
 			require.Equal(t, 3, r.Remaining)
 
-			must(t)(p.Pause(ctx, "k", 10*time.Second))
+			must(t)(p.Pause(ctx, k.Of("k"), 10*time.Second))
 			for range 3 {
-				r = must(t)(both.TryAcquire(ctx, "k"))
+				r = must(t)(both.TryAcquire(ctx, k.Of("k")))
 				require.False(t, r.Allowed)
 				require.Equal(t, 10*time.Second, r.RetryAfter)
 			}
-			parts, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimOf(limit, "k", 1).Estimate(), ratelimit.ClaimOf(p, "k", 1))
+			parts, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimOf(limit, k.Of("k"), 1).Estimate(), ratelimit.ClaimOf(p, k.Of("k"), 1))
 			require.NoError(t, err)
 			require.Equal(t, pausedFor(10*time.Second), parts.Parts[1].Result)
 			require.True(t, parts.Parts[0].Result.Allowed)
-			require.Equal(t, 3, must(t)(limit.Peek(ctx, "k")).Remaining)
+			require.Equal(t, 3, must(t)(limit.Peek(ctx, k.Of("k"))).Remaining)
 
 			s.Advance(10 * time.Second)
-			require.Equal(t, 1, must(t)(both.TryAcquire(ctx, "k")).Limit, "it goes first")
-			require.Equal(t, time.Second, must(t)(both.TryAcquire(ctx, "k")).RetryAfter)
-			used := must(t)(limit.Peek(ctx, "k")).Remaining
-			must(t)(limit.TryAcquireN(ctx, "k", used))
-			require.NoError(t, p.Resume(ctx, "k"))
-			must(t)(p.Pause(ctx, "k", 0))
-			require.False(t, must(t)(both.TryAcquire(ctx, "k")).Allowed)
-			require.Equal(t, 1, must(t)(p.Peek(ctx, "k")).Remaining, "a call that another limit denies does not go first")
+			require.Equal(t, 1, must(t)(both.TryAcquire(ctx, k.Of("k"))).Limit, "it goes first")
+			require.Equal(t, time.Second, must(t)(both.TryAcquire(ctx, k.Of("k"))).RetryAfter)
+			used := must(t)(limit.Peek(ctx, k.Of("k"))).Remaining
+			must(t)(limit.TryAcquireN(ctx, k.Of("k"), used))
+			require.NoError(t, p.Resume(ctx, k.Of("k")))
+			must(t)(p.Pause(ctx, k.Of("k"), 0))
+			require.False(t, must(t)(both.TryAcquire(ctx, k.Of("k"))).Allowed)
+			require.Equal(t, 1, must(t)(p.Peek(ctx, k.Of("k"))).Remaining, "a call that another limit denies does not go first")
 		}
 	})
 }

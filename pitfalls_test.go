@@ -21,13 +21,13 @@ import (
 // blocks for ever once that is lost.
 func TestPitfall1LostTTLDoesNotBlockForEver(t *testing.T) {
 	limitertest.Each(t, func(t *testing.T, s *limitertest.Stage, v limitertest.Variant, l ratelimit.Limiter) {
-		must(t)(l.TryAcquireN(ctx, "k", 3))
+		must(t)(l.TryAcquireN(ctx, v.Of("k"), 3))
 		require.True(t, s.Admin.Persist(ctx, v.Key).Val())
-		denied := must(t)(l.TryAcquire(ctx, "k"))
+		denied := must(t)(l.TryAcquire(ctx, v.Of("k")))
 		require.False(t, denied.Allowed)
 		require.LessOrEqual(t, denied.RetryAfter, v.Retry)
 		s.Advance(denied.RetryAfter)
-		require.True(t, must(t)(l.TryAcquire(ctx, "k")).Allowed)
+		require.True(t, must(t)(l.TryAcquire(ctx, v.Of("k"))).Allowed)
 		require.Positive(t, s.Admin.PTTL(ctx, v.Key).Val())
 	})
 }
@@ -141,26 +141,26 @@ func TestPitfall6AllThatExpiredIsDroppedAtOnce(t *testing.T) {
 			t.Skip("it has one count")
 		}
 		for range 3 {
-			require.True(t, must(t)(l.TryAcquire(ctx, "k")).Allowed)
+			require.True(t, must(t)(l.TryAcquire(ctx, v.Of("k"))).Allowed)
 			s.Advance(v.Resets[0] / 6)
 		}
 		s.Advance(10 * time.Second)
-		require.Equal(t, 0, must(t)(l.TryAcquireN(ctx, "k", 3)).Remaining)
-		require.False(t, must(t)(l.TryAcquire(ctx, "k")).Allowed)
+		require.Equal(t, 0, must(t)(l.TryAcquireN(ctx, v.Of("k"), 3)).Remaining)
+		require.False(t, must(t)(l.TryAcquire(ctx, v.Of("k"))).Allowed)
 	})
 }
 
 // 7: denied calls that consume, are logged, or extend the TTL.
 func TestPitfall7DeniedCallsDelayNoOthers(t *testing.T) {
 	limitertest.Each(t, func(t *testing.T, s *limitertest.Stage, v limitertest.Variant, l ratelimit.Limiter) {
-		must(t)(l.TryAcquireN(ctx, "k", 3))
-		wait := must(t)(l.TryAcquire(ctx, "k")).RetryAfter
+		must(t)(l.TryAcquireN(ctx, v.Of("k"), 3))
+		wait := must(t)(l.TryAcquire(ctx, v.Of("k"))).RetryAfter
 		for range 20 {
 			s.Advance(wait / 25 / time.Millisecond * time.Millisecond)
-			require.False(t, must(t)(l.TryAcquireN(ctx, "k", 2)).Allowed)
+			require.False(t, must(t)(l.TryAcquireN(ctx, v.Of("k"), 2)).Allowed)
 		}
 		s.Advance(wait - 20*(wait/25/time.Millisecond*time.Millisecond))
-		require.True(t, must(t)(l.TryAcquire(ctx, "k")).Allowed)
+		require.True(t, must(t)(l.TryAcquire(ctx, v.Of("k"))).Allowed)
 	})
 
 	// Nor are sibling rules charged.
@@ -178,7 +178,7 @@ func TestPitfall7DeniedCallsDelayNoOthers(t *testing.T) {
 // 8: more than the limit gets a retry-after that never comes true.
 func TestPitfall8MoreThanTheLimitIsAnError(t *testing.T) {
 	limitertest.Each(t, func(t *testing.T, s *limitertest.Stage, v limitertest.Variant, l ratelimit.Limiter) {
-		_, err := l.TryAcquireN(ctx, "k", 4)
+		_, err := l.TryAcquireN(ctx, v.Of("k"), 4)
 		require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
 		require.Zero(t, s.Admin.Exists(ctx, v.Key).Val())
 	})
@@ -187,12 +187,12 @@ func TestPitfall8MoreThanTheLimitIsAnError(t *testing.T) {
 // 9: a negative number adds permits; a rejected one drives the balance down.
 func TestPitfall9NegativePermitsChangeNothing(t *testing.T) {
 	limitertest.Each(t, func(t *testing.T, s *limitertest.Stage, v limitertest.Variant, l ratelimit.Limiter) {
-		must(t)(l.TryAcquireN(ctx, "k", 3))
-		_, err := l.TryAcquireN(ctx, "k", -3)
+		must(t)(l.TryAcquireN(ctx, v.Of("k"), 3))
+		_, err := l.TryAcquireN(ctx, v.Of("k"), -3)
 		require.ErrorIs(t, err, ratelimit.ErrInvalidPermits)
-		require.False(t, must(t)(l.TryAcquire(ctx, "k")).Allowed)
-		require.NoError(t, l.Reset(ctx, "k"))
-		require.True(t, must(t)(l.TryAcquireN(ctx, "k", 3)).Allowed)
+		require.False(t, must(t)(l.TryAcquire(ctx, v.Of("k"))).Allowed)
+		require.NoError(t, v.Forget(l, "k"))
+		require.True(t, must(t)(l.TryAcquireN(ctx, v.Of("k"), 3)).Allowed)
 	})
 }
 
@@ -236,7 +236,7 @@ func TestPitfall12ContentionNeitherAllowsTooMuchNorFails(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range 60 {
 			wg.Go(func() {
-				r, err := replicas[i%len(replicas)].TryAcquire(ctx, "k")
+				r, err := replicas[i%len(replicas)].TryAcquire(ctx, v.Of("k"))
 				if err != nil {
 					t.Error(err)
 				} else if r.Allowed {
@@ -253,15 +253,15 @@ func TestPitfall12ContentionNeitherAllowsTooMuchNorFails(t *testing.T) {
 // 13: a peek that creates the window, or that looks like a denial.
 func TestPitfall13PeekCreatesNoWindow(t *testing.T) {
 	limitertest.Each(t, func(t *testing.T, s *limitertest.Stage, v limitertest.Variant, l ratelimit.Limiter) {
-		require.True(t, must(t)(l.Peek(ctx, "k")).Allowed)
+		require.True(t, must(t)(l.Peek(ctx, v.Of("k"))).Allowed)
 		s.Advance(600 * time.Millisecond)
-		r := must(t)(l.TryAcquire(ctx, "k"))
+		r := must(t)(l.TryAcquire(ctx, v.Of("k")))
 		require.Equal(t, 2, r.Remaining)
 		if v.Name == "FixedWindow" {
 			require.Equal(t, time.Second, r.ResetAfter, "the window opens with the permit")
 		}
-		must(t)(l.TryAcquireN(ctx, "k", 2))
-		require.False(t, must(t)(l.Peek(ctx, "k")).Allowed)
+		must(t)(l.TryAcquireN(ctx, v.Of("k"), 2))
+		require.False(t, must(t)(l.Peek(ctx, v.Of("k"))).Allowed)
 	})
 }
 
@@ -269,9 +269,9 @@ func TestPitfall13PeekCreatesNoWindow(t *testing.T) {
 func TestPitfall14FieldsStayInTheirRange(t *testing.T) {
 	limitertest.Each(t, func(t *testing.T, s *limitertest.Stage, v limitertest.Variant, l ratelimit.Limiter) {
 		last := time.Hour
-		must(t)(l.TryAcquireN(ctx, "k", 3))
+		must(t)(l.TryAcquireN(ctx, v.Of("k"), 3))
 		for range 5 {
-			r := must(t)(l.TryAcquireN(ctx, "k", 3))
+			r := must(t)(l.TryAcquireN(ctx, v.Of("k"), 3))
 			require.False(t, r.Allowed)
 			require.GreaterOrEqual(t, r.Remaining, 0)
 			require.Less(t, r.RetryAfter, last, "it counts down")
@@ -285,8 +285,8 @@ func TestPitfall14FieldsStayInTheirRange(t *testing.T) {
 // without a TTL.
 func TestPitfall15DeniedFirstCallLeavesNoKey(t *testing.T) {
 	limitertest.Each(t, func(t *testing.T, s *limitertest.Stage, v limitertest.Variant, l ratelimit.Limiter) {
-		must(t)(l.TryAcquireN(ctx, "k", 2))
-		require.False(t, must(t)(l.TryAcquireN(ctx, "k", 3)).Allowed)
+		must(t)(l.TryAcquireN(ctx, v.Of("k"), 2))
+		require.False(t, must(t)(l.TryAcquireN(ctx, v.Of("k"), 3)).Allowed)
 		require.Positive(t, s.Admin.PTTL(ctx, v.Key).Val())
 		_, err := l.TryAcquireN(ctx, "never used", 4)
 		require.Error(t, err)

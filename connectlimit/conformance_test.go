@@ -8,6 +8,7 @@ import (
 	"connectrpc.com/connect"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/connectlimit"
 	"github.com/tryacquire/ratelimit/internal/testing/integrationtest"
 	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
@@ -29,12 +30,13 @@ func TestTheConformanceSuiteOverConnect(t *testing.T) {
 		stage := limitertest.OnMiniredis(t)
 		limiter, err := v.Build(stage.Client, stage.Opts...)
 		require.NoError(t, err)
-		limited, free := serve(t, nil, newServer(t, limiter, cost)), serve(t, nil)
+		key := func(context.Context, connectlimit.Call) (string, error) { return v.Of("k"), nil }
+		limited, free := serve(t, nil, ratelimit.Must(connectlimit.NewServer(limiter, key, cost))), serve(t, nil)
 		protocol := protocols[names[i%3]]
 		for j, kind := range []string{unary, bidi} {
 			side, s, opts := "server", limited, protocol
 			if (i+j)%2 == 1 {
-				side, s, opts = "client", free, append([]connect.ClientOption{newClient(t, limiter, cost)}, protocol...)
+				side, s, opts = "client", free, append([]connect.ClientOption{connect.WithInterceptors(ratelimit.Must(connectlimit.NewClient(limiter, key, cost)))}, protocol...)
 			}
 			t.Run(v.Name+" "+side+kind, func(t *testing.T) {
 				integrationtest.Calls{

@@ -37,9 +37,10 @@ func TestTheConformanceSuiteOverGRPC(t *testing.T) {
 		stage := limitertest.OnMiniredis(t)
 		limiter, err := v.Build(stage.Client, stage.Opts...)
 		require.NoError(t, err)
+		key := func(context.Context, grpclimit.Call) (string, error) { return v.Of("k"), nil }
 		sides := map[string]*grpc.ClientConn{
-			"server": dial(t, &echo{}, newServer(t, limiter, cost).Options()),
-			"client": dial(t, &echo{}, nil, newClient(t, limiter, cost).Options()...),
+			"server": dial(t, &echo{}, ratelimit.Must(grpclimit.NewServer(limiter, key, cost)).Options()),
+			"client": dial(t, &echo{}, nil, ratelimit.Must(grpclimit.NewClient(limiter, key, cost)).Options()...),
 		}
 		for side, conn := range sides {
 			for _, kind := range []string{unary, bidi} {

@@ -365,9 +365,10 @@ if took or repair then
   else -- nothing but the instant changes
     redis.call('SET', limit, string.format('%16d/%16d', present, stored) .. string.sub(state, 34), 'PX', lives + debt)
   end
-elseif now % 16 == 0 and call('PTTL', limit) == -1 then -- see expire
-  local debt = math.max(missing - capacity, 0) / flow / 1000
-  redis.call('PEXPIRE', limit, life + margin + debt + -debt % 2)
+elseif now % 16 == 0 then -- see expire
+  local lives, debt = life + margin + margin % 2, math.max(missing - capacity, 0) / flow / 1000
+  if call('PTTL', limit) == -1 then redis.call('PEXPIRE', limit, lives + debt + -debt % 2) end
+  if call('PTTL', key) == -1 then redis.call('PEXPIRE', key, lives) end
 end
 
 -- <answer>
@@ -477,12 +478,13 @@ end
 -- </flush>
 
 -- <expire>
--- A limit that has lost its TTL gets one, see bucket.lua.
--- needs: call debt limit lives now
+-- A key that has lost its TTL gets one, see bucket.lua.
+-- needs: call debt key limit lives now
 -- sets:
-if now % 16 == 0 and call('PTTL', limit) == -1 then
+if now % 16 == 0 then
   -- <lives/>
-  redis.call('PEXPIRE', limit, lives + debt)
+  if call('PTTL', limit) == -1 then redis.call('PEXPIRE', limit, lives + debt) end
+  if call('PTTL', key) == -1 then redis.call('PEXPIRE', key, lives) end
 end
 -- </expire>
 

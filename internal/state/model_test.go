@@ -98,13 +98,13 @@ func TestReadsStatesOfCallersClocks(t *testing.T) {
 		l, err := v.Build(stage.Client, stage.Opts...)
 		require.NoError(t, err)
 		for taken := range 3 {
-			_, err = l.TryAcquire(t.Context(), "k")
+			_, err = l.TryAcquire(t.Context(), v.Of("k"))
 			require.NoError(t, err)
 			stage.Advance(10 * time.Millisecond)
 			server.SetTime(stage.Now)
-			want, err := l.Peek(t.Context(), "k")
+			want, err := l.Peek(t.Context(), v.Of("k"))
 			require.NoError(t, err)
-			states, err := state.Read(t.Context(), client, []string{v.Key}, 512)
+			states, err := state.Read(t.Context(), client, []string{keyname.Limit(v.Key)}, 512)
 			require.NoError(t, err)
 			require.NoError(t, states[0].Err, v.Name)
 			require.True(t, states[0].CallersClock, v.Name)
@@ -132,13 +132,13 @@ func TestReadsWhatIsGivenBack(t *testing.T) {
 				continue // an All has claims instead
 			}
 			if before > 0 {
-				_, err := l.Charge(t.Context(), "k", before)
+				_, err := l.Charge(t.Context(), v.Of("k"), before)
 				require.NoError(t, err)
 			}
-			ticket, _, err := l.Estimate(t.Context(), "k", 1)
+			ticket, _, err := l.Estimate(t.Context(), v.Of("k"), 1)
 			require.NoError(t, err)
 			require.NoError(t, ticket.Settle(t.Context(), 0))
-			states, err := state.Read(t.Context(), client, []string{v.Key}, 512)
+			states, err := state.Read(t.Context(), client, []string{keyname.Limit(v.Key)}, 512)
 			require.NoError(t, err)
 			require.NoError(t, states[0].Err, v.Name)
 			require.EqualValues(t, before, states[0].Used, "%s after %d", v.Name, before)

@@ -36,7 +36,7 @@ func TestWords(t *testing.T) {
 			l, err := v.Build(s.Client)
 			require.NoError(t, err)
 			for range 2 {
-				_, err = l.TryAcquire(t.Context(), "k")
+				_, err = l.TryAcquire(t.Context(), v.Of("k"))
 				require.NoError(t, err)
 				s.Advance(100 * time.Millisecond)
 			}

@@ -502,10 +502,10 @@ local function decide(key, operations)
         entry.lives = lives + debt
       else
         -- <expire>
-        -- A limit that has lost its TTL gets one, see bucket.lua.
-        -- needs: call debt limit lives now
+        -- A key that has lost its TTL gets one, see bucket.lua.
+        -- needs: call debt key limit lives now
         -- sets:
-        if now % 16 == 0 and call('PTTL', limit) == -1 then
+        if now % 16 == 0 then
           -- <lives>
             -- What the TTLs are, and that of the limit is longer by the time of a debt. They are odd, see bucket.lua.
             -- needs: capacity flow life margin missing
@@ -514,7 +514,8 @@ local function decide(key, operations)
             if margin > 0 then lives = life + margin + margin % 2 end
             if missing > capacity then debt = (missing - capacity) / flow / 1000 end
             debt = debt + -debt % 2
-          redis.call('PEXPIRE', limit, lives + debt)
+          if call('PTTL', limit) == -1 then redis.call('PEXPIRE', limit, lives + debt) end
+          if call('PTTL', key) == -1 then redis.call('PEXPIRE', key, lives) end
         end
       end
       stop = begin

@@ -322,7 +322,7 @@ func TestAForbiddenReadFailsBeforeAnyWrite(t *testing.T) {
 			require.NoError(t, err)
 			for range 4 {
 				before := admin.Dump(ctx, v.Key).Val()
-				_, err := l.TryAcquire(ctx, "k")
+				_, err := l.TryAcquire(ctx, v.Of("k"))
 				if err != nil {
 					refused++
 					require.Regexp(t, "can.t run this command|permission", err.Error(), v.Name)

@@ -45,9 +45,9 @@ func setScene(t testing.TB, server *redistest.Server) *scene {
 			l = fixed
 		}
 		for range 3 {
-			must(t)(l.TryAcquire(ctx, "full"))
+			must(t)(l.TryAcquire(ctx, v.Of("full")))
 		}
-		must(t)(l.TryAcquire(ctx, "k"))
+		must(t)(l.TryAcquire(ctx, v.Of("k")))
 		s.cases = append(s.cases, sceneCase{v, l})
 	}
 	// A second is a long time for a test, and a short one for a busy machine.
@@ -59,7 +59,7 @@ func setScene(t testing.TB, server *redistest.Server) *scene {
 
 // in is the name of a key of this variant in Redis.
 func (c sceneCase) in(key string) string {
-	return c.Name + strings.TrimSuffix(strings.TrimPrefix(c.Key, "ratelimit"), "{k}") + "{" + key + "}"
+	return c.Name + strings.Replace(strings.TrimPrefix(c.Key, "ratelimit"), "{k}", "{"+key+"}", 1)
 }
 
 // dump is what Redis holds under the variant's keys, bit by bit.
@@ -100,19 +100,19 @@ func (s *scene) requireAllRefused(t *testing.T, code string, readable bool) {
 			var f figures
 			for _, key := range keys {
 				begun := time.Now()
-				r, err := c.l.TryAcquire(ctx, key)
+				r, err := c.l.TryAcquire(ctx, c.Of(key))
 				f.count(begun, r, err)
 				if key == "full" && readable {
 					require.NoError(t, err)
 					require.False(t, r.Allowed)
 					continue
 				}
-				c.requireRefused(t, r, err, key, code)
+				c.requireRefused(t, r, err, c.Of(key), code)
 			}
 			begun := time.Now()
-			for _, r := range s.gate.Together(t, c.l, "k", "new", "full") {
+			for _, r := range s.gate.Together(t, c.l, c.Of("k"), c.Of("new"), c.Of("full")) {
 				f.count(begun, r.Result, r.Err)
-				if r.Key == "full" && readable {
+				if r.Key == c.Of("full") && readable {
 					require.NoError(t, r.Err)
 					require.False(t, r.Allowed)
 					continue
@@ -121,9 +121,9 @@ func (s *scene) requireAllRefused(t *testing.T, code string, readable bool) {
 			}
 			if readable {
 				require.Equal(t, before, c.dump(t, s.admin, keys...))
-				require.Equal(t, 2, must(t)(c.l.Peek(ctx, "k")).Remaining)
-				require.False(t, must(t)(c.l.Peek(ctx, "full")).Allowed)
-				require.True(t, must(t)(c.l.Peek(ctx, "new")).Allowed)
+				require.Equal(t, 2, must(t)(c.l.Peek(ctx, c.Of("k"))).Remaining)
+				require.False(t, must(t)(c.l.Peek(ctx, c.Of("full"))).Allowed)
+				require.True(t, must(t)(c.l.Peek(ctx, c.Of("new"))).Allowed)
 			}
 			t.Log(&f)
 		})
@@ -134,9 +134,9 @@ func (s *scene) requireAllRefused(t *testing.T, code string, readable bool) {
 func (s *scene) requireAsBefore(t testing.TB) {
 	t.Helper()
 	for _, c := range s.cases {
-		require.Equal(t, 1, must(t)(c.l.TryAcquire(ctx, "k")).Remaining, c.Name)
-		require.False(t, must(t)(c.l.TryAcquire(ctx, "full")).Allowed, c.Name)
-		require.Equal(t, 2, must(t)(c.l.TryAcquire(ctx, "new")).Remaining, c.Name)
+		require.Equal(t, 1, must(t)(c.l.TryAcquire(ctx, c.Of("k"))).Remaining, c.Name)
+		require.False(t, must(t)(c.l.TryAcquire(ctx, c.Of("full"))).Allowed, c.Name)
+		require.Equal(t, 2, must(t)(c.l.TryAcquire(ctx, c.Of("new"))).Remaining, c.Name)
 	}
 }
 
@@ -146,7 +146,7 @@ func TestCallsAreRefusedWithoutEffectWhileMemoryIsFull(t *testing.T) {
 	require.NoError(t, s.admin.ConfigSet(ctx, "maxmemory", "1").Err())
 	s.requireAllRefused(t, "OOM", true)
 	for _, c := range s.cases {
-		must(t)(c.l.Peek(ctx, "k"))
+		must(t)(c.l.Peek(ctx, c.Of("k")))
 	}
 	require.NoError(t, s.admin.ConfigSet(ctx, "maxmemory", "0").Err())
 	s.requireAsBefore(t)
@@ -165,7 +165,7 @@ func TestAClockSetBackWhileMemoryIsFullChangesAllOrNothing(t *testing.T) {
 		require.NoError(t, err)
 		c := sceneCase{v, l}
 		for range 2 {
-			must(t)(l.TryAcquire(ctx, "k"))
+			must(t)(l.TryAcquire(ctx, v.Of("k")))
 			h.Set(h.Now().Add(70 * time.Millisecond))
 		}
 		require.NoError(t, admin.PExpire(ctx, c.in("k"), time.Hour).Err())
@@ -173,9 +173,9 @@ func TestAClockSetBackWhileMemoryIsFullChangesAllOrNothing(t *testing.T) {
 		h.Set(limitertest.Start.Add(-time.Hour))
 		require.NoError(t, admin.ConfigSet(ctx, "maxmemory", "1").Err())
 		for range 4 {
-			r, err := l.TryAcquire(ctx, "k")
+			r, err := l.TryAcquire(ctx, v.Of("k"))
 			if err != nil {
-				c.requireRefused(t, r, err, "k", "OOM")
+				c.requireRefused(t, r, err, v.Of("k"), "OOM")
 				require.Equal(t, before, c.dump(t, admin, "k"))
 			} else if r.Allowed {
 				allowed++
@@ -185,10 +185,10 @@ func TestAClockSetBackWhileMemoryIsFullChangesAllOrNothing(t *testing.T) {
 		}
 		require.NoError(t, admin.ConfigSet(ctx, "maxmemory", "0").Err())
 		for range 2 {
-			r := must(t)(l.TryAcquire(ctx, "k"))
+			r := must(t)(l.TryAcquire(ctx, v.Of("k")))
 			require.Zero(t, r.Remaining, v.Name)
 		}
-		require.False(t, must(t)(l.TryAcquire(ctx, "k")).Allowed, v.Name)
+		require.False(t, must(t)(l.TryAcquire(ctx, v.Of("k"))).Allowed, v.Name)
 	}
 	t.Logf("%d variants, %d of them allowed their last permit", len(limitertest.Variants()), allowed)
 }
@@ -317,14 +317,14 @@ func TestAMasterWithoutAReplicaTakesNothing(t *testing.T) {
 			require.NoError(t, client.FlushAll(ctx).Err())
 			l, err := v.Build(client, ratelimit.WithClock(limitertest.NewClock().Now))
 			require.NoError(t, err)
-			limit := must(t)(l.Peek(ctx, "k")).Remaining
-			must(t)(l.TryAcquireN(ctx, "full", limit))
+			limit := must(t)(l.Peek(ctx, v.Of("k"))).Remaining
+			must(t)(l.TryAcquireN(ctx, v.Of("full"), limit))
 			need("1")
 			defer need("0")
-			_, err = l.TryAcquire(ctx, "k")
+			_, err = l.TryAcquire(ctx, v.Of("k"))
 			require.True(t, redis.HasErrorPrefix(err, "NOREPLICAS"), "%v", err)
-			require.Equal(t, limit, must(t)(l.Peek(ctx, "k")).Remaining)
-			require.False(t, must(t)(l.TryAcquire(ctx, "full")).Allowed)
+			require.Equal(t, limit, must(t)(l.Peek(ctx, v.Of("k"))).Remaining)
+			require.False(t, must(t)(l.TryAcquire(ctx, v.Of("full"))).Allowed)
 		})
 	}
 }

@@ -15,6 +15,14 @@ func (k Keys) Of(key string) string {
 	return key
 }
 
+// Ending is a key that ends as given, and is named by it: what tests take any text for.
+func (k Keys) Ending(key string) string {
+	if k.Tenants {
+		return "{limits}" + key
+	}
+	return key
+}
+
 // Forget deletes all that is held under a key of a test.
 func (k Keys) Forget(l ratelimit.Limiter, key string) error {
 	if k.Tenants {

@@ -14,6 +14,7 @@ type Kind struct {
 	Name  string
 	Build func(c ratelimit.Client, limit int, window time.Duration, o ...ratelimit.Option) (ratelimit.Limiter, error)
 	Bound func(limit int, window time.Duration) Bound
+	Keys
 }
 
 // Kinds are all algorithms, storages and ways to count. The window must divide into ten
@@ -41,36 +42,50 @@ func Kinds() []Kind {
 	kinds := []Kind{
 		{"FixedWindow", func(c ratelimit.Client, limit int, window time.Duration, o ...ratelimit.Option) (ratelimit.Limiter, error) {
 			return ratelimit.NewFixedWindow(c, limit, window, o...)
-		}, window},
+		}, window, Keys{}},
 		{"FixedWindow aligned", func(c ratelimit.Client, limit int, window time.Duration, o ...ratelimit.Option) (ratelimit.Limiter, error) {
 			return ratelimit.NewFixedWindow(c, limit, window, append(o, ratelimit.WithAlignment(0))...)
-		}, window},
+		}, window, Keys{}},
 		{"SlidingLog", func(c ratelimit.Client, limit int, window time.Duration, o ...ratelimit.Option) (ratelimit.Limiter, error) {
 			return ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: limit, Window: window}}, o...)
-		}, log(0)},
+		}, log(0), Keys{}},
 		{"SlidingLog of two rules", func(c ratelimit.Client, limit int, window time.Duration, o ...ratelimit.Option) (ratelimit.Limiter, error) {
 			return ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: limit, Window: window}, {Limit: 2 * limit, Window: 3 * window}}, o...)
 		}, func(limit int, window time.Duration) Bound {
 			return Bound{Limit: 2 * limit, Window: 3 * window, Rules: []model.Rule{{Limit: limit, Window: window}, {Limit: 2 * limit, Window: 3 * window}}}
-		}},
+		}, Keys{}},
 		{"TokenBucket", func(c ratelimit.Client, limit int, window time.Duration, o ...ratelimit.Option) (ratelimit.Limiter, error) {
 			return ratelimit.NewTokenBucket(c, ratelimit.Per(limit, window), limit, o...)
-		}, func(limit int, window time.Duration) Bound { return bucketBound(ratelimit.Per(limit, window), limit) }},
+		}, func(limit int, window time.Duration) Bound { return bucketBound(ratelimit.Per(limit, window), limit) }, Keys{}},
 		{"TokenBucket stepped", func(c ratelimit.Client, limit int, window time.Duration, o ...ratelimit.Option) (ratelimit.Limiter, error) {
 			return ratelimit.NewTokenBucket(c, ratelimit.Per(limit, window), limit, append(o, ratelimit.WithRefillEvery(window/10))...)
 		}, func(limit int, window time.Duration) Bound {
 			return steppedBound(ratelimit.Per(limit, window), limit, window/10)
-		}},
+		}, Keys{}},
 		{"LeakyBucket", func(c ratelimit.Client, limit int, window time.Duration, o ...ratelimit.Option) (ratelimit.Limiter, error) {
 			return ratelimit.NewLeakyBucket(c, ratelimit.Per(limit, window), limit, o...)
-		}, func(limit int, window time.Duration) Bound { return bucketBound(ratelimit.Per(limit, window), limit) }},
+		}, func(limit int, window time.Duration) Bound { return bucketBound(ratelimit.Per(limit, window), limit) }, Keys{}},
+		{"FairTokenBucket", func(c ratelimit.Client, limit int, window time.Duration, o ...ratelimit.Option) (ratelimit.Limiter, error) {
+			return ratelimit.NewFairTokenBucket(c, ratelimit.Per(limit, window), sharedBurst(limit), o...)
+		}, func(limit int, window time.Duration) Bound {
+			return bucketBound(ratelimit.Per(limit, window), sharedBurst(limit))
+		}, Keys{Tenants: true}},
 	}
 	for i, in := range algorithms.Storages() {
 		slots := time.Duration(10)
 		if ratelimit.Storage(i) == ratelimit.StorageZSet {
 			slots = 0
 		}
-		kinds = append(kinds, Kind{"SlidingWindow " + in.Storage, sliding(ratelimit.Storage(i)), log(slots)})
+		kinds = append(kinds, Kind{"SlidingWindow " + in.Storage, sliding(ratelimit.Storage(i)), log(slots), Keys{}})
 	}
 	return kinds
+}
+
+// sharedBurst is the burst of a bucket that tenants share, of which one gets so many permits at once.
+func sharedBurst(limit int) int {
+	burst := limit
+	for burst-(burst+7)/8 < limit {
+		burst++
+	}
+	return burst
 }

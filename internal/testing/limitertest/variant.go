@@ -16,7 +16,8 @@ import (
 type Variant struct {
 	Name  string
 	Build func(c ratelimit.Client, opts ...ratelimit.Option) (ratelimit.Limiter, error)
-	Key   string // the key "k" as it is named in Redis
+	Keys
+	Key string // the key that v.Of("k") has in Redis
 
 	// What a Result says; 3 and a second if not set. Beyond three permits, a limit has
 	// headroom.
@@ -28,9 +29,21 @@ type Variant struct {
 	Resets       [3]time.Duration
 	Retry, Grain time.Duration
 
+	Spare int           // permits of the limit that the caller alone does not get
+	Lives time.Duration // how long the state is kept after a call, if not until ResetAfter
+
 	// Corrupt writes a value that is no state of the limiter. It is nil if every value of
 	// the type is a state.
 	Corrupt func(c redis.UniversalClient, key string) error
+}
+
+// ByShare reports whether a denial of n permits to a caller with so many left is not the limit's.
+func (v Variant) ByShare(n, left int) bool { return n <= left+v.Spare }
+
+// Head is what the names of its keys in Redis begin with.
+func (v Variant) Head() keyname.Head {
+	name, _ := keyname.Parse(v.Key)
+	return keyname.NewHead(name.Prefix, name.Name, name.Algorithm)
 }
 
 // Title is how errors name a limiter with the default name.
@@ -176,6 +189,28 @@ func Variants() []Variant {
 			Limit:  5,
 			Resets: [3]time.Duration{s, s, s}, Retry: s, Grain: us,
 			Corrupt: func(c redis.UniversalClient, key string) error { return c.RPush(ctx, key, "0", "0", "x", "1").Err() },
+		},
+		{
+			Name: "FairTokenBucket", Keys: Keys{Tenants: true}, Key: "ratelimit:default:fairtokenbucket:{k}",
+			Build: func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
+				return ratelimit.NewFairTokenBucket(c, ratelimit.PerSecond(3), 4, o...)
+			},
+			Limit: 4, Window: 1_333_334 * us,
+			Resets: thirds, Retry: 333_334 * us, Grain: us, Spare: 1, Lives: 4 * s,
+			Corrupt: corruptString("1763670000123456/1x"),
+		},
+		{
+			Name: "FairTokenBucket of weight 2", Keys: Keys{Tenants: true}, Key: "ratelimit:default:fairtokenbucket:{k}:tenant",
+			Build: func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
+				l, err := ratelimit.NewFairTokenBucket(c, ratelimit.PerSecond(3), 4, o...)
+				if err != nil {
+					return nil, err
+				}
+				return l.Weight(2)
+			},
+			Limit: 4, Window: 1_333_334 * us,
+			Resets: thirds, Retry: 333_334 * us, Grain: us, Spare: 1, Lives: 4 * s,
+			Corrupt: corruptString("0,1,x"),
 		},
 	}
 	for i := range variants {
