@@ -42,6 +42,7 @@ type wildcard struct {
 type rule struct {
 	spec
 	limiter   ratelimit.Limiter
+	hold      *holder                         // instead of limiter, of in_flight
 	limit     *pb.RateLimitResponse_RateLimit // as answers have it
 	stat      string                          // the name of its counters
 	unlimited bool
@@ -59,6 +60,7 @@ type spec struct {
 	burst       int
 	zone        string
 	countDenied bool
+	lease       time.Duration // of in_flight
 }
 
 const (
@@ -68,6 +70,7 @@ const (
 	slidingWindow  = "sliding_window"
 	tokenBucket    = "token_bucket"
 	calendarWindow = "calendar_window"
+	inFlight       = "in_flight"
 )
 
 // units are the lengths of windows, which begin at the multiples since the Unix epoch, as envoyproxy/ratelimit has them.
@@ -182,6 +185,9 @@ func (c *config) readNode(n *node, list yamlfile.Value, path string) {
 			child.rule.shadow = truth(m.Get("shadow_mode"))
 			child.rule.quota = truth(m.Get("quota_mode"))
 			c.rules = append(c.rules, child.rule)
+			if child.rule.algorithm == inFlight {
+				checkHold(m)
+			}
 		}
 		n.children[name] = child
 		c.readNode(child, m.Get("descriptors").OrNone(), path+"."+name)
@@ -189,7 +195,7 @@ func (c *config) readNode(n *node, list yamlfile.Value, path string) {
 }
 
 func readRule(m yamlfile.Map, stat string) *rule {
-	m.Only("unit", "requests_per_unit", "unlimited", "name", "replaces", "algorithm", "burst", "time_zone", "count_denied")
+	m.Only("unit", "requests_per_unit", "unlimited", "name", "replaces", "algorithm", "burst", "time_zone", "count_denied", "limit", "lease")
 	r := &rule{stat: stat, name: m.Get("name").OrNone().MaybeEmpty(), unlimited: truth(m.Get("unlimited"))}
 	for _, element := range m.Get("replaces").OrNone().List() {
 		other := element.Map()
@@ -208,13 +214,23 @@ func readRule(m yamlfile.Map, stat string) *rule {
 		}
 		return r
 	}
+	r.algorithm = fixedWindow
+	if v := m.Get("algorithm"); v.Given() {
+		r.algorithm = v.OneOf(fixedWindow, slidingWindow, tokenBucket, calendarWindow, inFlight)
+	}
+	if r.algorithm == inFlight {
+		r.readHold(m)
+		return r
+	}
+	for _, name := range []string{"limit", "lease"} {
+		if v := m.Get(name); v.Given() {
+			v.Errorf("is for in_flight; leave it out")
+		}
+	}
 	word := m.Must("unit", "write "+yamlfile.Or(unitNames)).OrNone().Lower().OneOf(unitNames...)
 	requests := m.Get("requests_per_unit").OrNone().Int(0, min(math.MaxUint32, math.MaxInt))
 	r.limit = &pb.RateLimitResponse_RateLimit{RequestsPerUnit: uint32(requests), Unit: unitOf(word), Name: r.name}
-	r.spec = spec{algorithm: fixedWindow, limit: min(requests, mostLimit), unit: r.limit.Unit}
-	if v := m.Get("algorithm"); v.Given() {
-		r.algorithm = v.OneOf(fixedWindow, slidingWindow, tokenBucket, calendarWindow)
-	}
+	r.spec.limit, r.spec.unit = min(requests, mostLimit), r.limit.Unit
 	if v := m.Get("burst"); v.Given() {
 		if r.burst = v.Int(1, mostLimit); r.algorithm != tokenBucket {
 			v.Errorf("is for token_bucket; leave it out")

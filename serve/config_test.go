@@ -42,6 +42,17 @@ func TestMistakesInFiles(t *testing.T) {
 			"f:2: descriptor d.a: rate_limit: time_zone is missing; write a name such as Europe/Berlin"},
 		"calendar of an hour": {"domain: d\ndescriptors: [{key: a, rate_limit: {unit: hour, requests_per_unit: 1, algorithm: calendar_window, time_zone: UTC}}]",
 			"f:2: descriptor d.a: rate_limit: unit of a calendar_window is day, week or month"},
+		"in flight without a limit": {"domain: d\ndescriptors: [{key: a, rate_limit: {algorithm: in_flight, lease: 30s}}]",
+			"f:2: descriptor d.a: rate_limit: limit is missing; write how many requests may be in flight at the same time"},
+		"in flight without a lease": {"domain: d\ndescriptors: [{key: a, rate_limit: {algorithm: in_flight, limit: 3}}]",
+			"f:2: descriptor d.a: rate_limit: lease is missing; write after which time a request that is never reported as done gives its place back, such as 5m"},
+		"a lease too short": {"domain: d\ndescriptors: [{key: a, rate_limit: {algorithm: in_flight, limit: 3, lease: 3ns}}]",
+			"f:2: descriptor d.a: rate_limit: cannot work: the lease is 3ns; it must be at least 1ms"},
+		"in flight of a unit": {"domain: d\ndescriptors: [{key: a, value: b, rate_limit: {algorithm: in_flight, limit: 3, lease: 3s, unit: day}}]",
+			"f:2: descriptor d.a_b: rate_limit: unit is not for in_flight, which has limit and lease; leave it out\n" +
+				"f:2: descriptor d.a_b: value has no meaning beside in_flight: the value of the entry is the id of a request; leave it out"},
+		"a limit of a window": {"domain: d\ndescriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 1, limit: 3, lease: 3s}}]",
+			"f:2: descriptor d.a: rate_limit: limit is for in_flight; leave it out\nf:2: descriptor d.a: rate_limit: lease is for in_flight; leave it out"},
 		"two mistakes": {"domain: d\ndescriptors:\n- key: a\n  x: 1\n- key: b\n  ky: 2",
 			"f:4: descriptor d.a: x is no field here; write key, value, rate_limit, descriptors, shadow_mode, quota_mode, detailed_metric, value_to_metric, share_threshold or metadata\n" +
 				"f:6: descriptor d.b: ky is no field here; did you mean key?"},
@@ -125,12 +136,12 @@ func TestKeysAreDistinct(t *testing.T) {
 func TestTheGuidesFiles(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join("..", "docs", "serve.md"))
 	require.NoError(t, err)
-	files := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllSubmatch(page, -1)
+	files := regexp.MustCompile("(?s)```yaml\n(domain:.*?)```").FindAllSubmatch(page, -1)
 	require.NotEmpty(t, files)
 	for _, f := range files {
 		require.NoError(t, Check(false, Source{"serve.md", f[1]}))
 	}
-	for _, field := range []string{"algorithm", "burst", "time_zone", "count_denied", fixedWindow, slidingWindow, tokenBucket, calendarWindow} {
+	for _, field := range []string{"algorithm", "burst", "time_zone", "count_denied", "limit", "lease", fixedWindow, slidingWindow, tokenBucket, calendarWindow, inFlight} {
 		require.Contains(t, string(page), "`"+field+"`")
 	}
 	example, err := Dir("example/config")()

@@ -11,7 +11,6 @@ import (
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/tryacquire/ratelimit"
 )
@@ -56,7 +55,12 @@ func (s *Service) descriptors(c *config, r *pb.RateLimitRequest) ([]descriptor, 
 		if d.unlimited {
 			continue
 		}
-		if units[d.unit] == 0 {
+		switch {
+		case d.algorithm == inFlight:
+			if d.id == "" || len(d.id) > longestID {
+				return nil, status.Errorf(codes.InvalidArgument, "descriptor %d: the value of its last entry is the id of what is in flight; it has %d bytes, and must have 1 to %d", i+1, len(d.id), longestID)
+			}
+		case units[d.unit] == 0:
 			return nil, status.Errorf(codes.InvalidArgument, "descriptor %d: the limit's unit %d is not known", i+1, d.unit)
 		}
 		d.asked, d.used = hitsOf(r, from), -1
@@ -80,7 +84,7 @@ func (s *Service) descriptors(c *config, r *pb.RateLimitRequest) ([]descriptor, 
 			d.match = nil
 			continue
 		}
-		if d.limiter == nil && d.spec.limit > 0 {
+		if d.limiter == nil && d.hold == nil && d.spec.limit > 0 {
 			var err error
 			if d.limiter, err = s.overrides.Get(d.spec); err != nil {
 				return nil, status.Error(codes.InvalidArgument, err.Error())
@@ -148,13 +152,13 @@ func (s *Service) decide(ctx context.Context, all []descriptor) (over bool, err 
 		}
 	}
 	for _, d := range quotas {
-		if err := d.alone(ctx, !over, &t); err != nil {
+		if err := d.alone(ctx, !over, &t, true); err != nil {
 			return false, err
 		}
 	}
 	over = over || allQuotasOver(all)
 	for _, d := range shadows {
-		if err := d.alone(ctx, !over, nil); err != nil {
+		if err := d.alone(ctx, !over, &t, false); err != nil {
 			return false, err
 		}
 	}
@@ -197,23 +201,24 @@ const mostTogether = 8
 func (s *Service) count(ctx context.Context, all []*descriptor) error {
 	for len(all) > 0 {
 		var claims []ratelimit.Claim
-		chunk, rest := together(all)
+		chunk, rest := together(all, false)
 		for _, d := range chunk {
 			if d.counts() {
-				claims = append(claims, ratelimit.ClaimOf(d.limiter, d.key, d.hits))
+				claims = append(claims, d.claim(false))
 			}
 		}
-		parts, _, err := acquire(ctx, claims)
+		r, err := acquire(ctx, claims, false)
 		if err != nil {
 			return err
 		}
+		parts := r.Parts
 		for _, d := range chunk {
 			switch {
 			case d.counts():
 				d.counted(parts[0].Result)
 				parts = parts[1:]
 			default:
-				r, err := d.limiter.Peek(ctx, d.key)
+				r, err := d.peek(ctx)
 				if err != nil {
 					return failed(err)
 				}
@@ -223,18 +228,6 @@ func (s *Service) count(ctx context.Context, all []*descriptor) error {
 		all = rest
 	}
 	return nil
-}
-
-// acquire takes all claims, or none.
-func acquire(ctx context.Context, claims []ratelimit.Claim) ([]ratelimit.PartResult, bool, error) {
-	if len(claims) == 0 {
-		return nil, true, nil
-	}
-	all, err := ratelimit.TryAcquireAcrossSlots(ctx, claims...)
-	if err != nil {
-		return nil, false, failed(err)
-	}
-	return all.Parts, all.Allowed, nil
 }
 
 // counts reports whether the descriptor takes hits, and not so many that they cannot be counted.
@@ -263,123 +256,22 @@ func (d *descriptor) answered(r ratelimit.Result) {
 	}
 }
 
-// together splits descriptors into some that one script can decide, which is at most eight, each with a key of its own,
-// and the rest.
-func together(all []*descriptor) (chunk, rest []*descriptor) {
-	for i, d := range all {
-		if len(chunk) == mostTogether {
-			return chunk, append(rest, all[i:]...)
-		}
-		twice := false
-		for _, other := range chunk {
-			twice = twice || other.key == d.key
-		}
-		if twice {
-			rest = append(rest, d)
-		} else {
-			chunk = append(chunk, d)
-		}
-	}
-	return chunk, rest
-}
-
-// A taken is what was taken and may have to be given back.
-type taken struct {
-	tickets []*ratelimit.Ticket
-	of      []*descriptor
-}
-
-func (t *taken) add(d *descriptor, ticket *ratelimit.Ticket) {
-	if ticket != nil {
-		t.tickets, t.of = append(t.tickets, ticket), append(t.of, d)
-	}
-}
-
-// take takes the hits of all descriptors, or of none. If they are more than one script holds, or later is set because
-// others can still deny the request, what was taken can be given back.
-func (t *taken) take(ctx context.Context, all []*descriptor, later bool) (over bool, err error) {
-	if len(all) == 1 && !later && all[0].hits > 0 {
-		return takeOne(ctx, all[0])
-	}
-	for len(all) > 0 {
-		chunk, rest := together(all)
-		settled := later || len(rest) > 0 || len(t.tickets) > 0
-		var claims []ratelimit.Claim
-		var of []*descriptor
-		for _, d := range chunk {
-			if d.hits == 0 {
-				if err := d.look(ctx); err != nil {
-					return false, err
-				}
-				over = over || d.over
-				continue
-			}
-			claim := ratelimit.ClaimOf(d.limiter, d.key, d.hits)
-			if settled {
-				claim = claim.Estimate()
-			}
-			claims, of = append(claims, claim), append(of, d)
-		}
-		if over {
-			return true, nil
-		}
-		parts, allowed, err := acquire(ctx, claims)
-		if err != nil {
-			return false, err
-		}
-		for i, p := range parts {
-			if !p.Unknown {
-				of[i].answered(p.Result)
-			}
-			t.add(of[i], p.Ticket)
-		}
-		if !allowed {
-			return true, nil
-		}
-		all = rest
-	}
-	return false, nil
-}
-
-// takeOne takes the hits of a single descriptor, by the cheapest call.
-func takeOne(ctx context.Context, d *descriptor) (over bool, err error) {
-	r, err := d.limiter.TryAcquireN(ctx, d.key, d.hits)
-	if err != nil {
-		return false, failed(err)
-	}
-	d.answered(r)
-	return d.over, nil
-}
-
-// giveBack gives back what was taken for a request that is denied.
-func (t *taken) giveBack(ctx context.Context) {
-	if t.tickets == nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-	defer cancel()
-	for i, ticket := range t.tickets {
-		if ticket.Settle(ctx, 0) == nil { // otherwise the hits stay taken, and no limit is exceeded
-			t.of[i].result.Remaining += t.of[i].hits
-		}
-	}
-}
-
 // alone takes the hits of a descriptor that cannot deny the request on its own; if the request is denied, it only looks.
-func (d *descriptor) alone(ctx context.Context, take bool, t *taken) error {
+// If later is set, the request can still be denied.
+func (d *descriptor) alone(ctx context.Context, take bool, t *taken, later bool) error {
 	switch {
 	case d.hits > d.most():
 		d.over = true
 		return d.look(ctx)
 	case !take || d.hits == 0:
 		return d.look(ctx)
-	case t != nil:
-		parts, _, err := acquire(ctx, []ratelimit.Claim{ratelimit.ClaimOf(d.limiter, d.key, d.hits).Estimate()})
+	case later || d.hold != nil:
+		r, err := t.acquire(ctx, []*descriptor{d}, []ratelimit.Claim{d.claim(later)})
 		if err != nil {
 			return err
 		}
-		d.answered(parts[0].Result)
-		t.add(d, parts[0].Ticket)
+		d.answered(r.Parts[0].Result)
+		t.add(d, r.Parts[0], r.Repeated)
 		return nil
 	}
 	_, err := takeOne(ctx, d)
@@ -388,12 +280,17 @@ func (d *descriptor) alone(ctx context.Context, take bool, t *taken) error {
 
 // credit gives hits back, or if the request is denied, it only looks. The descriptor is never over its limit.
 func (d *descriptor) credit(ctx context.Context, give bool) error {
-	if give {
+	switch {
+	case d.hold != nil: // what is done is done
+		if err := d.hold.release(ctx, d.key, min(d.back, d.most()), d.id); err != nil {
+			return failed(err)
+		}
+	case give:
 		if _, err := d.limiter.(ratelimit.Settler).Credit(ctx, d.key, d.back); err != nil {
 			return failed(err)
 		}
 	}
-	r, err := d.limiter.Peek(ctx, d.key)
+	r, err := d.peek(ctx)
 	if err != nil {
 		return failed(err)
 	}
@@ -413,7 +310,7 @@ func (d *descriptor) look(ctx context.Context) error {
 		return nil
 	}
 	over := d.over
-	r, err := d.limiter.Peek(ctx, d.key)
+	r, err := d.peek(ctx)
 	if err != nil {
 		return failed(err)
 	}
@@ -429,61 +326,10 @@ func failed(err error) error {
 		return status.Error(codes.Canceled, err.Error())
 	case errors.Is(err, context.DeadlineExceeded):
 		return status.Error(codes.DeadlineExceeded, err.Error())
+	case errors.Is(err, ratelimit.ErrIDReused):
+		return status.Error(codes.InvalidArgument, err.Error())
 	case errors.Is(err, ratelimit.ErrCorruptState), errors.Is(err, ratelimit.ErrInvalidConfig):
 		return status.Error(codes.Internal, err.Error())
 	}
 	return status.Error(codes.Unavailable, fmt.Sprintf("no decision: %v", err))
-}
-
-// untilReset is the time until the window of an instant ends.
-func untilReset(s spec, now time.Time) time.Duration {
-	window := units[s.unit]
-	return window - time.Duration(now.UnixNano())%window
-}
-
-// status is the answer to a descriptor.
-func (d *descriptor) status(now time.Time) *pb.RateLimitResponse_DescriptorStatus {
-	switch {
-	case d.match == nil:
-		return &pb.RateLimitResponse_DescriptorStatus{Code: pb.RateLimitResponse_OK}
-	case d.unlimited:
-		return &pb.RateLimitResponse_DescriptorStatus{Code: pb.RateLimitResponse_OK, LimitRemaining: math.MaxUint32}
-	}
-	answer := &pb.RateLimitResponse_DescriptorStatus{
-		Code:               pb.RateLimitResponse_OK,
-		CurrentLimit:       d.rule.limit,
-		LimitRemaining:     d.remaining(),
-		DurationUntilReset: durationpb.New(d.reset(now)),
-	}
-	if d.over && !d.shadow {
-		answer.Code = pb.RateLimitResponse_OVER_LIMIT
-	}
-	if d.over {
-		answer.LimitRemaining = 0
-	}
-	return answer
-}
-
-// remaining is what is left; of a limit above what a limiter knows, of that limit.
-func (d *descriptor) remaining() uint32 {
-	if d.result.Limit == 0 && d.result.Allowed { // nobody counts, in an outage
-		return d.rule.limit.GetRequestsPerUnit()
-	}
-	return uint32(max(0, d.result.Remaining))
-}
-
-// reset is, in whole seconds, when the window ends, or when a denied call of a bucket would be allowed.
-func (d *descriptor) reset(now time.Time) time.Duration {
-	r := d.result
-	after := r.ResetAfter
-	switch {
-	case d.over && d.algorithm != fixedWindow && r.RetryAfter > 0:
-		after = r.RetryAfter
-	case after == 0 && d.algorithm == fixedWindow:
-		after = untilReset(d.spec, now)
-	}
-	if d.over { // also of more hits than can ever be allowed
-		after = max(after, time.Second)
-	}
-	return (after + time.Second - 1).Truncate(time.Second)
 }

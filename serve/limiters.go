@@ -48,8 +48,11 @@ func (s spec) build(c ratelimit.Client, opts ...ratelimit.Option) (ratelimit.Lim
 
 // most is how many hits one request can get.
 func (s spec) most() int {
-	if s.algorithm == tokenBucket {
+	switch s.algorithm {
+	case tokenBucket:
 		return s.burst
+	case inFlight:
+		return min(s.limit, mostOfOne)
 	}
 	return s.limit
 }
@@ -63,7 +66,7 @@ func (s spec) local(instances int) (ratelimit.Limiter, error) {
 const mostLimiters = 16_384
 
 // policy returns what puts the outage policy around a limiter.
-func (o Outage) policy() (func(spec, ratelimit.Limiter) (ratelimit.Limiter, error), error) {
+func (o Outage) policy(breaker *ratelimit.Breaker) (func(spec, ratelimit.Limiter) (ratelimit.Limiter, error), error) {
 	var secondary func(spec) (ratelimit.Limiter, error)
 	switch instances := max(o.Instances, 1); o.Fallback {
 	case "":
@@ -78,15 +81,19 @@ func (o Outage) policy() (func(spec, ratelimit.Limiter) (ratelimit.Limiter, erro
 		return nil, fmt.Errorf("%w: the fallback %q is not known; write allow, deny or local, or leave it out to answer with errors",
 			ratelimit.ErrInvalidConfig, o.Fallback)
 	}
-	budget := cmp.Or(o.Budget, 20*time.Millisecond)
-	breaker := &ratelimit.Breaker{}
+	around := o.around(breaker)
 	return func(s spec, primary ratelimit.Limiter) (ratelimit.Limiter, error) {
 		other, err := secondary(s)
 		if err != nil {
 			return nil, err
 		}
-		return ratelimit.NewFallback(primary, other, ratelimit.WithBudget(budget), ratelimit.WithBreaker(breaker))
+		return ratelimit.NewFallback(primary, other, around...)
 	}, nil
+}
+
+// around are the options of what waits for Redis for a time.
+func (o Outage) around(breaker *ratelimit.Breaker) []ratelimit.PolicyOption {
+	return []ratelimit.PolicyOption{ratelimit.WithBudget(cmp.Or(o.Budget, 20*time.Millisecond)), ratelimit.WithBreaker(breaker)}
 }
 
 // A noClient is the client of limiters that are only built.

@@ -14,6 +14,7 @@ type match struct {
 	*rule
 	key  string
 	stat string
+	id   string // of the hold, if the rule is one for what is in flight
 }
 
 // find returns the rule of a descriptor, as GetLimit of envoyproxy/ratelimit does; nil if there is none.
@@ -71,7 +72,11 @@ func (c *config) find(domain string, d *common.RateLimitDescriptor) *match {
 	if found.detailed {
 		m.stat = detailed(domain, d, shared)
 	}
-	if !found.rule.unlimited {
+	switch {
+	case found.rule.unlimited:
+	case found.rule.algorithm == inFlight:
+		m.key, m.id = holdOf(domain, d, shared)
+	default:
 		m.key = keyOf(domain, d, shared)
 	}
 	return m
@@ -113,7 +118,7 @@ func override(domain string, d *common.RateLimitDescriptor) *match {
 		stat += "." + joined(entry.GetKey(), entry.GetValue())
 	}
 	s := spec{algorithm: fixedWindow, limit: min(int(o.GetRequestsPerUnit()), mostLimit), unit: limit.Unit}
-	return &match{&rule{spec: s, limit: limit}, keyOf(domain, d, nil), stat}
+	return &match{rule: &rule{spec: s, limit: limit}, key: keyOf(domain, d, nil), stat: stat}
 }
 
 // matches reports whether the parts are in name, in their order, the first at its beginning and the last at its end.

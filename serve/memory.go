@@ -52,6 +52,12 @@ func (s *Service) limit(c *config) (unused []*ratelimit.Leased, err error) {
 		if r.unlimited || r.spec.limit == 0 {
 			continue
 		}
+		if r.algorithm == inFlight {
+			if r.hold, err = s.makeHold(r.spec); err != nil {
+				return nil, err
+			}
+			continue
+		}
 		if s.options.CountDenied && r.algorithm == fixedWindow {
 			r.countDenied = true
 		}

@@ -71,8 +71,9 @@ type Service struct {
 	outage    func(spec, ratelimit.Limiter) (ratelimit.Limiter, error)
 	overrides *recent.Cache[spec, ratelimit.Limiter] // of limits that come with requests
 	current   atomic.Pointer[state]
-	loading   sync.Mutex    // one Reload at a time; guards limiters
-	limiters  map[spec]made // of the rules in force
+	loading   sync.Mutex        // one Reload at a time; guards limiters
+	limiters  map[spec]made     // of the rules in force
+	breaker   ratelimit.Breaker // of all of them, and of the holds
 	stats     stats
 	now       func() time.Time
 }
@@ -90,7 +91,7 @@ func New(c ratelimit.Client, o Options) (*Service, error) {
 	}
 	s := &Service{client: c, options: o, now: time.Now}
 	var err error
-	if s.outage, err = o.Outage.policy(); err != nil {
+	if s.outage, err = o.Outage.policy(&s.breaker); err != nil {
 		return nil, err
 	}
 	s.overrides = recent.New(mostLimiters, func(of spec) (ratelimit.Limiter, error) {
