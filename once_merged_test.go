@@ -210,3 +210,42 @@ func BenchmarkTryAcquireOnce(b *testing.B) {
 		})
 	}
 }
+
+// TestPlansUnderIDsShareExecutions: limiters of several plans decide in one execution, each by its own limit.
+func TestPlansUnderIDsShareExecutions(t *testing.T) {
+	for name, clock := range map[string][]ratelimit.Option{"the server's clock": nil, "callers' clocks": {ratelimit.WithClock(time.Now)}} {
+		t.Run(name, func(t *testing.T) {
+			client := redistest.Start(t).Client(t)
+			var scripts, calls atomic.Int64
+			client.AddHook(fakes.Counting(func(cmds ...redis.Cmder) { scripts.Add(int64(len(cmds))) }))
+			hour := ratelimit.Must(ratelimit.NewSlidingWindow(client, 10_000, time.Hour, append(clock, ratelimit.WithName("all"))...))
+			var plans []ratelimit.Limiter
+			for i := range 8 {
+				plans = append(plans, ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerHour(1), 10*(i+1), clock...)))
+			}
+			var taken [8]atomic.Int64
+			var each sync.WaitGroup
+			for i := range 256 {
+				each.Go(func() {
+					plan := i % 8
+					for call := range 12 {
+						r, err := ratelimit.TryAcquireOnce(ctx, fmt.Sprint(i/16, "/", call), time.Hour,
+							ratelimit.ClaimOf(plans[plan], fmt.Sprint("{m}:", plan), 1), ratelimit.ClaimOf(hour, "{m}:all", 1))
+						calls.Add(1)
+						if assert.NoError(t, err) && r.Allowed && !r.Repeated {
+							taken[plan].Add(1)
+						}
+					}
+				})
+			}
+			each.Wait()
+			all := 0
+			for plan := range plans {
+				require.EqualValues(t, 10*(plan+1), taken[plan].Load(), "plan %d", plan)
+				all += 10 * (plan + 1)
+			}
+			require.Equal(t, 10_000-all, must(t)(hour.Peek(ctx, "{m}:all")).Remaining)
+			require.Less(t, 2*scripts.Load(), calls.Load())
+		})
+	}
+}
