@@ -7,9 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 
-	"github.com/tryacquire/ratelimit/internal/await"
 	"github.com/tryacquire/ratelimit/internal/exact"
 	"github.com/tryacquire/ratelimit/internal/keyname"
 	"github.com/tryacquire/ratelimit/internal/limitername"
@@ -282,61 +280,6 @@ type PartResult struct {
 
 	bucket   bool // a token or leaky bucket answered; package integration reads it
 	repeated bool // see AllResult.Repeated
-}
-
-// Finish ends a call whose work is done: it settles the Ticket of each part by what used says the work has cost, and
-// releases all Holds, at the same time. If used is nil, estimates are the costs. It does nothing after a denial, and
-// does its work even if ctx has ended; then it waits for a second at most. The error joins those of [Ticket.Settle] and
-// [Hold.Release].
-func (r AllResult) Finish(ctx context.Context, used func(PartResult) int) error {
-	settled, released := r.finish(ctx, used, r.holds(nil))
-	return errors.Join(settled, released)
-}
-
-// holds is the Holds of all parts, each once: claims of one key have one Hold together.
-func (r AllResult) holds(to []*Hold) []*Hold {
-	for _, p := range r.Parts {
-		if p.Hold != nil && !slices.Contains(to, p.Hold) {
-			to = append(to, p.Hold)
-		}
-	}
-	return to
-}
-
-// finish returns the errors of the settlements and of the releases.
-func (r AllResult) finish(ctx context.Context, used func(PartResult) int, holds []*Hold) (settled, released error) {
-	if ctx.Err() != nil {
-		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackTime)
-		defer cancel()
-		ctx = bounded
-	}
-	if len(holds) == 1 && used == nil && !r.leases() {
-		return nil, await.Safely(func() error { return holds[0].Release(ctx) })
-	}
-	var tickets, releases [maxGroup]error
-	var each sync.WaitGroup
-	defer func() {
-		each.Wait()
-		settled, released = errors.Join(tickets[:]...), errors.Join(releases[:]...)
-	}()
-	for i, h := range holds {
-		each.Go(func() { releases[i] = await.Safely(func() error { return h.Release(ctx) }) })
-	}
-	for i, p := range slices.Backward(r.Parts) {
-		if p.Ticket == nil || used == nil && !p.Ticket.leases() {
-			continue
-		}
-		defer func() { // in the order of the parts, even if one panics
-			n := 0
-			if used != nil {
-				n = used(p)
-			} else {
-				n = p.Ticket.whole()
-			}
-			each.Go(func() { tickets[i] = await.Safely(func() error { return p.Ticket.Settle(ctx, n) }) })
-		}()
-	}
-	return nil, nil
 }
 
 // Do runs work as [InFlight.Do] does, for all Holds at the same time, and then does what [AllResult.Finish] does, even if

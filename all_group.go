@@ -34,6 +34,7 @@ type group struct {
 	exec   *redisexec.Executor
 	merger *merge.Merger         // nil: every call is sent on its own
 	ids    atomic.Pointer[group] // the same for calls under ids, see underIDs
+	ends   atomic.Pointer[group] // the same for the end of calls, see finishing
 }
 
 // newGroup returns the group of these limiters. settle says which of them give a Ticket.

@@ -399,3 +399,54 @@ func RemoveFew(t testing.TB, l Limiter) bool {
 	c.exec.One, c.exec.Peek, c.exec.Many, c.exec.Operations, c.exec.Alone = set.One, set.Peek, set.Many, set.Operations, set.Alone
 	return true
 }
+
+// FinishMerged finishes calls in one execution, and returns how many settlements and releases that left to others:
+// calls whose claims are of the same limiters, or of groups that ShareGroups.
+func FinishMerged(t testing.TB, calls []AllResult, used func(PartResult) int) (left int) {
+	t.Helper()
+	var groups []*group
+	var requests []string
+	var of []int // of each request the index of its group
+	endings := make([][]*ending, len(calls))
+	for i, r := range calls {
+		for _, p := range r.Parts {
+			e := &ending{ticket: p.Ticket, hold: p.Hold}
+			if p.Ticket != nil {
+				e.o.N = used(p)
+			} else if p.Hold == nil {
+				continue
+			}
+			require.True(t, e.begin(ctx))
+			endings[i] = append(endings[i], e)
+		}
+		g, request := packEndings(endings[i])
+		require.NotNil(t, g)
+		if !slices.Contains(groups, g) {
+			groups = append(groups, g)
+		}
+		requests, of = append(requests, request), append(of, slices.Index(groups, g))
+	}
+	exec := groups[0].finishing(endings[0][0].from.clock).exec
+	asked := func(i int) (*string, any) { return &requests[i], []byte("1F1") }
+	var words []int64
+	var err error
+	if len(groups) == 1 {
+		words, err = exec.DoMany(ctx, exec.Operations, len(requests), asked)
+	} else {
+		words, err = exec.DoTable(ctx, exec.OperationsOfSeveral, len(groups), len(requests), func(i int) (*string, any, int, []any) {
+			packed, times := asked(i)
+			return packed, times, of[i], groups[of[i]].exec.Args
+		})
+	}
+	require.NoError(t, err)
+	for i, all := range endings {
+		n := exec.WordsOf(redisexec.Finish, words)
+		for _, e := range groups[of[i]].ended(ctx, all, redisexec.Reply{Words: words[:n]}) {
+			left++
+			e.askAlone(ctx)
+		}
+		words = words[n:]
+	}
+	require.Empty(t, words)
+	return left
+}

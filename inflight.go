@@ -311,13 +311,18 @@ func (f *InFlight) find(ctx context.Context, h *Hold) (bool, error) {
 func (f *InFlight) release(ctx context.Context, h *Hold) (sending, error) {
 	reply, err := f.operate(ctx, h.key, h.operation(redisexec.Release))
 	if err != nil {
-		if !h.named && (reply.Batch != nil || reply.Late) { // in a batch it was sent at most once, or not at all
-			go f.releaseInTime(ctx, h, f.exec.ReleaseAgain)
-		}
-		return reply.Batch, f.failed(ctx, h.key, err)
+		return reply.Batch, f.unreleased(ctx, h, err, reply.Batch != nil || reply.Late)
 	}
 	reply.Done()
 	return reply.Batch, nil
+}
+
+// unreleased is the error of a release, which is done again in the background if it was sent once at most.
+func (f *InFlight) unreleased(ctx context.Context, h *Hold, err error, again bool) error {
+	if again && !h.named {
+		go f.releaseInTime(ctx, h, f.exec.ReleaseAgain)
+	}
+	return f.failed(ctx, h.key, err)
 }
 
 // giveBack takes permits out of Redis that no caller knows of, by commands of its own. Those under an id of a caller's stay,

@@ -149,12 +149,7 @@ func (h *Hold) Release(ctx context.Context) error {
 	if !h.made() {
 		return nil
 	}
-	h.mu.Lock()
-	h.released = true
-	gone := h.gone || h.lost
-	ended := h.named && h.lease > 0 && !time.Now().Before(h.until) // somebody else may have a lease of this id by now
-	h.gone = gone || ended || h.lease == 0                         // without a lease, it is in this process
-	h.mu.Unlock()
+	gone, ended := h.leaves()
 	if gone {
 		return nil
 	}
@@ -164,6 +159,18 @@ func (h *Hold) Release(ctx context.Context) error {
 		}
 		return h.release(ctx)
 	})
+}
+
+// leaves notes that the caller releases the hold. gone says that there is nothing to release, ended that somebody else
+// may have a lease of this id by now.
+func (h *Hold) leaves() (gone, ended bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.released = true
+	gone = h.gone || h.lost
+	ended = h.named && h.lease > 0 && !time.Now().Before(h.until)
+	h.gone = gone || ended || h.lease == 0 // without a lease, it is in this process
+	return gone, ended
 }
 
 // end reports that this process no longer has the hold, after do.
@@ -186,12 +193,17 @@ func (h *Hold) release(ctx context.Context) (sending, error) {
 	}
 	sent, err := h.from.release(ctx, h)
 	if err == nil {
-		h.mu.Lock()
-		h.gone = true
-		h.mu.Unlock()
-		waiting.InFlight.Free(h.from.permits(h.key))
+		h.freed()
 	}
 	return sent, err
+}
+
+// freed notes that the permits were given back.
+func (h *Hold) freed() {
+	h.mu.Lock()
+	h.gone = true
+	h.mu.Unlock()
+	waiting.InFlight.Free(h.from.permits(h.key))
 }
 
 // answered takes from the reply to the call for h, which is one of several equal ones, whether the hold was there.

@@ -607,8 +607,8 @@ func TestAReservationSaysThatItIsOfTheSecondary(t *testing.T) {
 	}
 }
 
-// TestFinishSettlesAndReleasesAtTheSameTime: two settlements and two releases are under way together, each by its own cost.
-func TestFinishSettlesAndReleasesAtTheSameTime(t *testing.T) {
+// TestFinishSettlesAndReleases: two settlements and two releases, each by its own cost.
+func TestFinishSettlesAndReleases(t *testing.T) {
 	o := newOutage(t)
 	bucket := ratelimit.Must(ratelimit.NewTokenBucket(o.client, ratelimit.PerHour(1), 10, ratelimit.WithName("a"), ratelimit.WithoutMerging()))
 	window := ratelimit.Must(ratelimit.NewFixedWindow(o.client, 10, time.Hour, ratelimit.WithName("b"), ratelimit.WithoutMerging()))
@@ -632,19 +632,7 @@ func TestFinishSettlesAndReleasesAtTheSameTime(t *testing.T) {
 	require.NoError(t, window.Reset(ctx, "k"))
 
 	r := call()
-	var arrived sync.WaitGroup
-	arrived.Add(4)
-	var meet atomic.Bool
-	o.client.AddHook(onCommand(func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
-		if meet.Load() {
-			arrived.Done()
-			arrived.Wait() // for ever, if one waited for another
-		}
-		return next(ctx, cmd)
-	}))
-	meet.Store(true)
 	require.NoError(t, r.Do(ctx, func(context.Context) error { return nil }, costs))
-	meet.Store(false)
 	require.Equal(t, []int{9, 5, 2, 2}, left())
 
 	ended, cancel := context.WithCancel(ctx)
@@ -687,6 +675,33 @@ func TestFinishSettlesAndReleasesAtTheSameTime(t *testing.T) {
 	require.ErrorIs(t, err, ratelimit.ErrLeaseLost)
 	require.Equal(t, []int{9, 5, 2, 2}, left(), "nothing was used")
 	require.ErrorIs(t, (ratelimit.AllResult{}).Do(ctx, func(context.Context) error { return nil }, costs), ratelimit.ErrDenied)
+}
+
+// TestFinishOfTwoClientsAsksBothAtTheSameTime: no script can end calls of two clients.
+func TestFinishOfTwoClientsAsksBothAtTheSameTime(t *testing.T) {
+	o := newOutage(t)
+	var arrived sync.WaitGroup
+	arrived.Add(2)
+	var meet atomic.Bool
+	running := func() *ratelimit.InFlight {
+		client := redis.NewClient(&redis.Options{Addr: o.server.Addr()})
+		t.Cleanup(func() { _ = client.Close() })
+		client.AddHook(onCommand(func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+			if meet.Load() {
+				arrived.Done()
+				arrived.Wait() // for ever, if one waited for the other
+			}
+			return next(ctx, cmd)
+		}))
+		return ratelimit.Must(ratelimit.NewInFlight(client, 2, time.Hour))
+	}
+	one, other := running(), running()
+	r := acquire(t, ratelimit.ClaimHold(one, "k", 1))
+	r.Parts = append(r.Parts, acquire(t, ratelimit.ClaimHold(other, "k", 1)).Parts...)
+	meet.Store(true)
+	require.NoError(t, r.Finish(ctx, nil))
+	meet.Store(false)
+	require.Equal(t, 2, must(t)(one.Peek(ctx, "k")).Remaining)
 }
 
 // TestAllOfLimitersInMemory is the secondary of a Fallback around an All on Redis.

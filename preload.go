@@ -104,16 +104,23 @@ func (p *preloads) addLimiters(c *call) error {
 		return err
 	}
 	p.addScripts(g.exec)
+	if ends := slices.DeleteFunc(joined, func(c Claim) bool { return !c.settle && !c.limiter.holds() }); len(ends) > 1 {
+		if g, err := groupOf(ends); err == nil {
+			p.addFor(g.exec.Client, g.scripts.Finish, g.scripts.FinishOfSeveral)
+		}
+	}
 	return nil
 }
 
-func (p *preloads) addScripts(e *redisexec.Executor) {
-	at := slices.IndexFunc(p.clients, func(c redisclient.Client) bool { return identity.Same(c, e.Client) })
+func (p *preloads) addScripts(e *redisexec.Executor) { p.addFor(e.Client, e.Scripts()...) }
+
+func (p *preloads) addFor(client redisclient.Client, scripts ...*script.Script) {
+	at := slices.IndexFunc(p.clients, func(c redisclient.Client) bool { return identity.Same(c, client) })
 	if at < 0 {
 		at = len(p.clients)
-		p.clients, p.scripts = append(p.clients, e.Client), append(p.scripts, nil)
+		p.clients, p.scripts = append(p.clients, client), append(p.scripts, nil)
 	}
-	for _, s := range e.Scripts() {
+	for _, s := range scripts {
 		if !slices.Contains(p.scripts[at], s) {
 			p.scripts[at] = append(p.scripts[at], s)
 		}

@@ -368,21 +368,35 @@ func (c *limiterCore) checkSettle(ctx context.Context, key string, more int) err
 }
 
 func (c *limiterCore) settle(ctx context.Context, t *Ticket, o *Observation) sending {
-	if t.lease != nil {
-		return c.settleLeased(ctx, t, o)
-	}
-	if o.N > t.n {
-		return c.charge(ctx, o.N-t.n, o)
-	}
-	reply, err := c.operate(ctx, t.key, redisexec.Operation{
-		Op: redisexec.GiveBack, N: t.n - o.N, Times: 1, Detail: &redisexec.Detail{Where: t.where, Which: t.which},
-	})
-	if err != nil {
-		o.Err = c.failed(ctx, t.key, err)
-	} else {
-		reply.Done()
-	}
+	reply, err := c.operate(ctx, t.key, c.settlement(t, o.N))
+	c.settled(ctx, t, o, reply, err)
+	reply.Done()
 	return reply.Batch
+}
+
+// settlement is the operation that settles t by what was used.
+func (c *limiterCore) settlement(t *Ticket, used int) redisexec.Operation {
+	switch {
+	case t.lease != nil:
+		return t.leased(redisexec.Settle, max(used-t.lease.gone, 0))
+	case used > t.n:
+		return redisexec.Operation{Op: redisexec.Charge, N: used - t.n, Times: 1}
+	}
+	return redisexec.Operation{
+		Op: redisexec.GiveBack, N: t.n - used, Times: 1, Detail: &redisexec.Detail{Where: t.where, Which: t.which},
+	}
+}
+
+// settled reads the reply to the settlement of t, whose observation is o.
+func (c *limiterCore) settled(ctx context.Context, t *Ticket, o *Observation, reply redisexec.Reply, err error) {
+	switch {
+	case err != nil:
+		o.Err = c.failed(ctx, t.key, err)
+	case t.lease != nil:
+		c.settledLeased(ctx, t, o, reply.Words)
+	case o.N > t.n:
+		c.charged(ctx, reply.Words, o.N-t.n, reply.Index, o)
+	}
 }
 
 // settleParts settles what a ticket without a lease has taken in parts: the last ones first. back is how many permits come back.

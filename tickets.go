@@ -163,24 +163,16 @@ func (c *limiterCore) begin(ctx context.Context, o *Observation) (*Ticket, sendi
 	return t, reply.Batch
 }
 
-// settleLeased settles a ticket with a lease, or charges all that was used if the ticket was given back.
-func (c *limiterCore) settleLeased(ctx context.Context, t *Ticket, o *Observation) sending {
-	used := max(o.N-t.lease.gone, 0)
-	reply, err := c.operate(ctx, t.key, t.leased(redisexec.Settle, used))
-	if err != nil {
-		o.Err = c.failed(ctx, t.key, err)
-		return reply.Batch
-	}
-	defer reply.Done()
-	became := reply.Words[0]
+// settledLeased is settled for a ticket with a lease. All that was used is charged if the ticket was given back.
+func (c *limiterCore) settledLeased(ctx context.Context, t *Ticket, o *Observation, words []int64) {
+	became := words[0]
 	t.lease.lost = became == redisexec.LateCharged || became == redisexec.LateUnused
 	switch became {
 	case redisexec.LateCharged:
-		c.charged(ctx, reply.Words[1:], used, 0, o)
+		c.charged(ctx, words[1:], max(o.N-t.lease.gone, 0), 0, o)
 	case redisexec.Charged:
-		c.charged(ctx, reply.Words[1:], o.N-t.n, 0, o)
+		c.charged(ctx, words[1:], o.N-t.n, 0, o)
 	}
-	return reply.Batch
 }
 
 // late is the error of a settlement after the ticket had been given back, nil if it was in time.

@@ -3,7 +3,6 @@ package merge
 import (
 	"context"
 	"slices"
-	"strings"
 	"sync/atomic"
 
 	"github.com/redis/go-redis/v9"
@@ -67,7 +66,7 @@ func (s *sender) settle(ctx context.Context, b *batch, keys []int, words []int64
 		s.sendPipelined(ctx, b, keys)
 		return
 	}
-	if forbidsAKey(err) {
+	if redisexec.ForbidsAKey(err) {
 		// The server has executed nothing because of one key, which may be another caller's.
 		s.sendPipelined(ctx, b, keys)
 		return
@@ -93,12 +92,6 @@ func (s *sender) settle(ctx context.Context, b *batch, keys []int, words []int64
 		words, err := s.askMany(ctx, b, later)
 		s.settle(ctx, b, later, words, err)
 	}
-}
-
-// forbidsAKey reports whether the server refused a command because its user may not touch one of the keys. The script
-// was not begun: its own commands fail with an "ACL failure in script".
-func forbidsAKey(err error) bool {
-	return redis.HasErrorPrefix(err, "NOPERM") && strings.Contains(err.Error(), " key") && !strings.Contains(err.Error(), "in script")
 }
 
 // askAgain handles keys that an execution could not read or write, and left as they

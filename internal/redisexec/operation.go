@@ -32,6 +32,7 @@ const (
 	More     Op = 'm' // permits that such a ticket takes too
 	Settle   Op = 'u' // such a ticket: N is what was used
 	Renew    Op = 'w' // the lease of such a ticket
+	Finish   Op = 'F' // what a call to several limiters took: an operation of each, see finish.lua
 )
 
 // Own reports whether each such operation is a run of its own, with a Detail.
@@ -40,7 +41,7 @@ func (o Op) Own() bool { return o != Take && o != Estimate && o != Charge }
 // Apart reports whether such an operation is loaded and stored on its own.
 func (o Op) Apart() bool {
 	switch o {
-	case GiveBack, Lease, Reserve, Cancel, Pause, Resume, Strike, Begin, More, Settle, Renew:
+	case GiveBack, Lease, Reserve, Cancel, Pause, Resume, Strike, Begin, More, Settle, Renew, Finish:
 		return true
 	}
 	return false
@@ -131,6 +132,8 @@ func (e *Executor) WordsOf(op Op, reply []int64) int {
 		return 1 + e.Words + TicketWords
 	case Reserve:
 		return e.wordsOfReservation(reply)
+	case Finish:
+		return e.wordsOfFinish(reply)
 	}
 	return e.Words
 }
@@ -198,6 +201,8 @@ func (c *Command) operate(key string, o Operation) error {
 		return c.request(c.exec.Peek, key, o)
 	case o.Op == Take && (o.Times == 1 || c.exec.Several != nil):
 		return c.request(c.exec.One, key, o)
+	case o.Op == Finish:
+		return c.request(c.exec.Operations, key, o)
 	case o.Op == Hold:
 		return c.hold(c.exec.One, key, o)
 	case o.Op == Extend:

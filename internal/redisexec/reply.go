@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"strconv"
+	"strings"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -80,9 +81,15 @@ func (c *Command) read() error {
 			c.clearWords()
 			copy(c.words, short)
 		}
-		if got, want := len(c.words), c.exec.WordsOf(c.op, c.words); got != want {
-			return wrongSize(got, want)
-		}
+		return c.exec.CheckWords(c.op, c.words)
+	}
+	return nil
+}
+
+// CheckWords returns an error if these words are no reply to such an operation.
+func (e *Executor) CheckWords(op Op, words []int64) error {
+	if got, want := len(words), e.WordsOf(op, words); got != want {
+		return wrongSize(got, want)
 	}
 	return nil
 }
@@ -122,4 +129,10 @@ func (c *Command) Reply(err error) ([]int64, error) {
 // execute it.
 func IsUnknown(err error) bool {
 	return err != nil && (errors.Is(err, redis.ErrNoScript) || redis.HasErrorPrefix(err, "NOSCRIPT"))
+}
+
+// ForbidsAKey reports whether the server refused a command because its user may not touch one of the keys. The script
+// was not begun: its own commands fail with an "ACL failure in script".
+func ForbidsAKey(err error) bool {
+	return redis.HasErrorPrefix(err, "NOPERM") && strings.Contains(err.Error(), " key") && !strings.Contains(err.Error(), "in script")
 }

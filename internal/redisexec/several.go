@@ -19,13 +19,14 @@ const (
 	mostParts    = 9  // of a request: eight limiters and an id
 )
 
-// A Part is what a request asks of one limiter: so many permits of a key.
+// A Part is what a request asks of one limiter: so many permits of a key, or an operation of a Finish.
 type Part struct {
 	Head keyname.Head
 	Key  string
 	N    int
-	Hold bool   // the permits are held in flight
-	ID   string // of the hold, or of an estimate's ticket, its name as all.lua reads it; empty: there is none
+	Hold bool       // the permits are held in flight
+	ID   string     // of the hold, or of an estimate's ticket, its name as all.lua reads it; empty: there is none
+	Ends *Operation // of a Finish; nil: permits are taken
 
 	// Of an id under which the permits are taken, in place of the others: the name of its key, and what all_once.lua reads.
 	Name, Once string
@@ -43,6 +44,9 @@ func (p Part) size() int {
 func (p Part) append(to []byte) []byte {
 	if p.Once != "" {
 		return append(to, p.Once...)
+	}
+	if p.Ends != nil {
+		return p.Ends.Append(to)
 	}
 	to = strconv.AppendInt(to, int64(p.N), 10)
 	switch {
@@ -184,6 +188,28 @@ func (c *Command) addRequests(times []any, begins []int64) {
 		if begins != nil {
 			c.args = append(c.args, &begins[i])
 		}
+	}
+}
+
+// wordsOfFinish is WordsOf for a Finish, whose reply has for each limiter how many words follow, and these.
+func (e *Executor) wordsOfFinish(reply []int64) int {
+	words := 0
+	for range e.Several {
+		if words >= len(reply) || reply[words] < 0 {
+			return len(reply) + 1
+		}
+		words += 1 + int(reply[words])
+	}
+	return words
+}
+
+// Finished calls each with the words of the reply to a Finish that answer the operation of one limiter after the
+// other. For one that failed there are none.
+func Finished(reply []int64, each func(i int, words []int64)) {
+	for i := 0; len(reply) > 0; i++ {
+		n := 1 + int(reply[0])
+		each(i, reply[1:n])
+		reply = reply[n:]
 	}
 }
 

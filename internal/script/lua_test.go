@@ -24,8 +24,8 @@ const scriptsDir = "../../scripts"
 // parts of the last three, with places that the program fills.
 var (
 	templates     = []string{"many.lua", "operations.lua", "peek.lua", "holds.lua"}
-	ofSeveral     = []string{"all_limiter.lua", "all_closure.lua", "all_peek_limiter.lua"}
-	aroundSeveral = []string{"all.lua", "all_one.lua", "all_peek.lua", "all_common.lua"}
+	ofSeveral     = []string{"all_limiter.lua", "all_closure.lua", "all_peek_limiter.lua", "finish_limiter.lua"}
+	aroundSeveral = []string{"all.lua", "all_one.lua", "all_peek.lua", "all_common.lua", "finish.lua"}
 	filledByGo    = names{"own": true, "request": true, "inner": true, "settle": true, "sealed": true, "shape": true, "limiters": true}
 )
 

@@ -88,7 +88,7 @@ func TestEveryGroupCompiles(t *testing.T) {
 	}
 	compile := func(l largeGroup) {
 		set, about := l.assemble()
-		all, first := []*script.Script{set.One, set.Many, set.Peek, set.ManyOfSeveral, set.Once.One}, 0
+		all, first := []*script.Script{set.One, set.Many, set.Peek, set.ManyOfSeveral, set.Once.One, set.Finish, set.FinishOfSeveral}, 0
 		for _, n := range l.counts { // those of one kind differ only in numbers
 			if n > 0 {
 				all = append(all, set.Common[first], set.CommonOfSeveral[first])

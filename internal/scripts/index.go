@@ -99,7 +99,8 @@ func Group(limiters []string) ([]Named, error) {
 	set, name := Together(files, args, tickets), strings.Join(names, "+")
 	all := []Named{{Name: name + ", one", Script: set.One}, {Name: name + ", one under an id", Script: set.Once.One},
 		{Name: name + ", peek", Script: set.Peek}, {Name: name + ", many", Script: set.Many},
-		{Name: name + ", many under ids", Script: set.Once.Many}, {Name: name + ", many of several under ids", Script: set.Once.ManyOfSeveral}}
+		{Name: name + ", many under ids", Script: set.Once.Many}, {Name: name + ", many of several under ids", Script: set.Once.ManyOfSeveral},
+		{Name: name + ", finish", Script: set.Finish}, {Name: name + ", finish of several", Script: set.FinishOfSeveral}}
 	for i, s := range set.Common {
 		all = append(all, Named{Name: name + ", many of one key of " + names[i], Script: s})
 	}

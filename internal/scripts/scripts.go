@@ -116,7 +116,7 @@ func Assemble(file *script.File) Set {
 			Extend: script.Parse("inflight_extend.lua", text("inflight_extend.lua")).With(file).Script(),
 		}
 	}
-	any := file.Wrap("rewind", "if not back then -- giving back repairs nothing\n", "end\n")
+	any := forOperations(file)
 	set := Set{
 		One:                 file.Script(),
 		Peek:                file.Fill(text("peek.lua")),
@@ -128,6 +128,11 @@ func Assemble(file *script.File) Set {
 	}
 	set.Reserves = file.Has("receipt")
 	return set
+}
+
+// forOperations returns file with blocks for operations of all kinds.
+func forOperations(file *script.File) *script.File {
+	return file.Wrap("rewind", "if not back then -- giving back repairs nothing\n", "end\n")
 }
 
 // ofSeveral returns file with blocks that read the arguments of each key's own limiter, which are

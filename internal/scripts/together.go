@@ -16,6 +16,9 @@ const MostTogether = 8
 type Several struct {
 	Set
 	Once Set // One, Many and ManyOfSeveral under ids
+
+	Finish, FinishOfSeveral *script.Script // end what requests took, see finish.lua
+
 	// These are Many and ManyOfSeveral, for requests that have the key of this limiter in common.
 	Common, CommonOfSeveral []*script.Script
 }
@@ -128,6 +131,17 @@ func Together(files []*script.File, args []int, tickets []bool) Several {
 		}
 		return around.Set("shape", shape).Set("limiters", peeks).Text(text("all_peek.lua"))
 	})
+	finish := func(around *script.File, shape, front string) *script.Script {
+		return script.Lazy(func() string {
+			ends := ""
+			for i, f := range files {
+				request := fmt.Sprintf("local key, operations = KEYS[skipped + %d], ARGV[request + %d]\n", i+1, i+1)
+				f = forOperations(f).MoveArguments(front+strconv.Itoa(configured[i]-1)).Set("request", request)
+				ends += f.Text(body(text("finish_limiter.lua")))
+			}
+			return around.Set("shape", shape).Set("limiters", ends).Text(text("finish.lua"))
+		})
+	}
 	ofSeveral, theirShape := around.Set("several", ""), fmt.Sprintf("local limiters = %d\n", len(files))
 	idShape, theirIDs := shapeOf(len(files)+1), fmt.Sprintf("local limiters = %d\n", len(files)+1)
 	return Several{
@@ -139,6 +153,7 @@ func Together(files []*script.File, args []int, tickets []bool) Several {
 			One: batch(underIDs, idShape, "", "all_one.lua"), Many: batch(underIDs, idShape, "", "all.lua"),
 			ManyOfSeveral: batch(underIDs.Set("several", ""), theirIDs, "front + ", "all.lua"),
 		},
+		Finish: finish(around, shape, ""), FinishOfSeveral: finish(ofSeveral, theirShape, "front + "),
 		Common: commons(around, shape, ""), CommonOfSeveral: commons(ofSeveral, theirShape, "front + "),
 	}
 }
