@@ -146,6 +146,7 @@ func (s *Service) decide(ctx context.Context, all []descriptor) (over bool, err 
 		}
 	}
 	later := len(quotas) > 0
+	over = over || !later && allQuotasOver(all)
 	if !over {
 		if over, err = t.take(ctx, enforced, later); err != nil {
 			return false, err

@@ -192,6 +192,15 @@ func TestQuotaMode(t *testing.T) {
 		s.expect("OK | OK 7 of 10/minute, 1m0s", request(1, "user=42")) // what the denied request took was given back
 		s.expect("OVER | OVER 0 of 10/minute, 1m0s | OVER 0 of 2/day, 24h0m0s", request(9, "user=42", "quota=b:1"))
 	})
+	const counts = `domain: shop
+descriptors:
+- {key: user, rate_limit: {unit: minute, requests_per_unit: 10}}
+- {key: quota, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 1, count_denied: true}}`
+	files := func() ([]Source, error) { return []Source{{"f", []byte(counts)}}, nil }
+	onStage(t, Options{Files: files}, func(t *testing.T, s stage) {
+		s.expect("OK | OK 9 of 10/minute, 1m0s | OK 0 of 1/day, 24h0m0s", request(1, "user=42", "quota=a"))
+		s.expect("OVER | OK 9 of 10/minute, 1m0s | OVER 0 of 1/day, 24h0m0s", request(1, "user=42", "quota=a"))
+	})
 }
 
 func TestShareThreshold(t *testing.T) {

@@ -8,184 +8,229 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	exact "github.com/tryacquire/ratelimit/internal/testing/model"
 )
 
 var (
 	seed  = flag.Uint64("seed", 0, "of TestAgainstAModel; 0: a new one")
-	steps = flag.Int("steps", 600, "of TestAgainstAModel")
+	steps = flag.Int("steps", 300, "of TestAgainstAModel")
 )
 
-// A modelRule is a fixed window, by the letter of its key.
-type modelRule struct {
-	limit          int
-	window         time.Duration
-	unit           string
-	shadow, quota  bool
-	always, denies bool // counts what it denies; a denial denies the request
+// A modelPart is a descriptor of a request, and its answer.
+type modelPart struct {
+	*modelRule
+	hits   int
+	back   bool
+	state  exact.Model
+	known  bool
+	over   bool
+	answer exact.Answer
+	place  int64 // of what was taken
+	used   int   // of a rule that counts what it denies
 }
 
-var modelRules = map[string]modelRule{
-	"a": {limit: 3, window: time.Second, unit: "second", denies: true},
-	"b": {limit: 5, window: time.Minute, unit: "minute", denies: true},
-	"c": {limit: 4, window: time.Minute, unit: "minute", shadow: true},
-	"d": {limit: 2, window: time.Hour, unit: "hour", quota: true},
-	"e": {limit: 4, window: time.Minute, unit: "minute", always: true, denies: true},
-	"z": {limit: 0, window: time.Hour, unit: "hour", denies: true},
+func (p *modelPart) peek(now int64) exact.Answer { return p.state.Take(now, 1, true) }
+
+// look answers without taking anything.
+func (p *modelPart) look(now int64) {
+	if !p.known {
+		p.answer, p.known = p.peek(now), true
+		p.over = p.over || p.answer.Remaining < max(p.hits, 1)
+	}
 }
 
-const modelFile = `
-domain: shop
-descriptors:
-- {key: a, rate_limit: {unit: second, requests_per_unit: 3}}
-- {key: b, rate_limit: {unit: minute, requests_per_unit: 5}}
-- {key: c, shadow_mode: true, rate_limit: {unit: minute, requests_per_unit: 4}}
-- {key: d, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 2}}
-- {key: e, rate_limit: {unit: minute, requests_per_unit: 4, count_denied: true}}
-- {key: z, rate_limit: {unit: hour, requests_per_unit: 0}}
-`
-
-// A model is the counts of windows, and decides one descriptor after the other.
-type model struct {
-	countDenied bool
-	counts      map[string]int // by descriptor and the number of the window
+// take takes the hits, or says how they are denied.
+func (p *modelPart) take(now int64) {
+	p.answer, p.known = p.state.Take(now, p.hits, false), true
+	p.over = !p.answer.Allowed
 }
 
-type modelHit struct {
-	key  string
-	hits int
-	modelRule
-}
-
-func (m *model) at(h modelHit, now time.Time) *int {
-	k := fmt.Sprint(h.key, now.UnixNano()/int64(h.window))
-	n := m.counts[k]
-	return &n
-}
-
-func (m *model) add(h modelHit, now time.Time) {
-	m.counts[fmt.Sprint(h.key, now.UnixNano()/int64(h.window))] += h.hits
-}
-
-// answer is what the service has to answer, as short has it.
-func (m *model) answer(all []modelHit, now time.Time) string {
-	over := make([]bool, len(all))
-	counts := func(h modelHit) bool { return h.limit > 0 && (h.always || m.countDenied) }
-	denied := false
-	for i, h := range all { // what counts always
+// decide is what docs/serve.md says of a request.
+func decide(all []*modelPart, now int64) (denied bool) {
+	var counting, enforced, quotas, shadows, credits []*modelPart
+	for _, p := range all {
 		switch {
-		case h.limit == 0:
-			over[i] = h.hits > 0
-		case counts(h):
-			m.add(h, now)
-			over[i] = *m.at(h, now) > h.limit
+		case p.modelRule == nil:
+		case p.limit == 0:
+			p.known, p.over = true, p.hits > 0 && !p.back
+			denied = denied || p.over && p.enforced()
+		case p.back:
+			credits = append(credits, p)
+		case p.always:
+			counting = append(counting, p)
+		case p.quota:
+			quotas = append(quotas, p)
+		case p.shadow:
+			shadows = append(shadows, p)
+		default:
+			enforced = append(enforced, p)
 		}
-		denied = denied || over[i] && h.denies
 	}
-	fits := func(h modelHit) bool { return *m.at(h, now)+max(h.hits, 1) <= h.limit }
-	for i, h := range all { // what denies, all or nothing
-		if h.limit > 0 && !counts(h) && h.denies {
-			over[i] = !fits(h)
-			denied = denied || over[i]
+	for _, p := range counting {
+		if p.hits > 0 {
+			p.state.Take(now, p.hits, false)
 		}
+		p.count(now)
+		p.over = p.used > p.limit
+		denied = denied || p.over && p.enforced()
 	}
-	var taken []modelHit
-	take := func(h modelHit) {
-		m.add(h, now)
-		taken = append(taken, h)
+	denied = denied || len(quotas) == 0 && usedUp(all)
+	fits := true // all that are enforced, or none
+	for _, p := range enforced {
+		if p.hits > p.most() {
+			p.over, denied = true, true
+		}
 	}
 	if !denied {
-		for _, h := range all {
-			if h.limit > 0 && !counts(h) && h.denies {
-				take(h)
+		for _, p := range enforced {
+			if p.hits == 0 {
+				p.look(now)
+				fits = fits && !p.over
+			}
+		}
+		taking := fits
+		for _, p := range enforced {
+			if taking && p.hits > 0 && p.peek(now).Remaining < p.hits {
+				p.take(now) // is denied
+				fits = false
+			}
+		}
+		denied = !fits
+	}
+	var taken []*modelPart
+	take := func(p *modelPart) {
+		if p.take(now); !p.over {
+			p.place = p.state.(exact.Settler).Place(now)
+			taken = append(taken, p)
+		}
+	}
+	if !denied {
+		for _, p := range enforced {
+			if p.hits > 0 {
+				take(p)
 			}
 		}
 	}
-	quotas, used := 0, 0
-	for i, h := range all {
-		if h.quota {
-			if !counts(h) {
-				over[i] = !fits(h)
-				if !over[i] && !denied {
-					take(h)
-				}
-			}
-			if quotas++; over[i] {
+	alone := func(p *modelPart, take func(*modelPart)) {
+		p.over = p.hits > p.most()
+		if p.over || denied || p.hits == 0 {
+			p.look(now)
+			return
+		}
+		take(p)
+	}
+	for _, p := range quotas {
+		alone(p, take)
+	}
+	denied = denied || usedUp(all)
+	for _, p := range shadows {
+		alone(p, func(p *modelPart) { p.take(now) })
+	}
+	for _, p := range credits {
+		if !denied {
+			p.state.(exact.Creditor).Credit(now, p.hits)
+		}
+		if p.always {
+			p.count(now)
+		} else {
+			p.answer, p.known = p.peek(now), true
+		}
+	}
+	for _, p := range enforced {
+		p.look(now)
+	}
+	if denied {
+		for _, p := range taken {
+			p.state.(exact.Settler).GiveBack(now, p.hits, p.place)
+			p.answer.Remaining += p.hits
+		}
+	}
+	return denied
+}
+
+// usedUp reports whether there are quotas, and nothing is left of them.
+func usedUp(all []*modelPart) bool {
+	draws, used := 0, 0
+	for _, p := range all {
+		if p.modelRule != nil && p.quota && !p.back {
+			if draws++; p.over {
 				used++
 			}
 		}
 	}
-	if quotas > 0 && quotas == used && !denied {
-		denied = true
-		for _, h := range taken {
-			h.hits = -h.hits
-			m.add(h, now)
-		}
-	}
-	for i, h := range all {
-		if h.shadow && !counts(h) {
-			over[i] = !fits(h)
-			if !over[i] && !denied {
-				take(h)
-			}
-		}
-	}
-	text := "OK"
-	if denied {
-		text = "OVER"
-	}
-	for i, h := range all {
-		word, left := "OK", max(0, h.limit-*m.at(h, now))
-		if over[i] && !h.shadow {
-			word = "OVER"
-		}
-		if over[i] {
-			left = 0
-		}
-		reset := (h.window - time.Duration(now.UnixNano())%h.window + time.Second - 1).Truncate(time.Second)
-		text += fmt.Sprintf(" | %s %d of %d/%s, %v", word, left, h.limit, h.unit, reset)
-	}
-	return text
+	return draws > 0 && draws == used
 }
 
-// TestAgainstAModel compares random requests, whose clock runs through hours, with a model of fixed windows.
+// count is the answer of a rule that counts what it denies.
+func (p *modelPart) count(now int64) {
+	p.answer, p.known = p.peek(now), true
+	p.used = mostLimit - p.answer.Remaining
+	p.answer.Remaining = max(0, p.limit-p.used)
+}
+
+// text is the answer as short has it.
+func (p *modelPart) text(now time.Time) string {
+	if p.modelRule == nil {
+		return " | OK"
+	}
+	word, left := "OK", p.answer.Remaining
+	if p.over && !p.shadow {
+		word = "OVER"
+	}
+	after := p.answer.ResetAfter
+	if p.over {
+		left = 0
+		if p.algorithm != fixedWindow && p.answer.RetryAfter > 0 {
+			after = p.answer.RetryAfter
+		}
+	}
+	if p.algorithm == fixedWindow {
+		after = p.window() - time.Duration(now.UnixNano())%p.window()
+	}
+	if p.over {
+		after = max(after, time.Second)
+	}
+	return fmt.Sprintf(" | %s %d of %d/%s, %v", word, left, p.limit, p.unit, (after + time.Second - 1).Truncate(time.Second))
+}
+
+// TestAgainstAModel compares random requests to random configurations, whose clocks run through days, with a model: exact
+// models of the algorithms, and what docs/serve.md says of requests. -steps 300000 takes minutes.
 func TestAgainstAModel(t *testing.T) {
 	if *seed == 0 {
 		*seed = rand.Uint64()
 	}
 	t.Logf("-seed %d", *seed)
-	for _, countDenied := range []bool{false, true} {
-		random := rand.New(rand.NewPCG(*seed, 1))
-		o := Options{CountDenied: countDenied, Files: func() ([]Source, error) { return []Source{{"f", []byte(modelFile)}}, nil }}
-		onStage(t, o, func(t *testing.T, s stage) {
-			m := &model{countDenied: countDenied, counts: map[string]int{}}
-			denials := 0
-			for step := range *steps {
-				if random.IntN(3) == 0 {
-					s.Advance([]time.Duration{time.Millisecond, 300 * time.Millisecond, 7 * time.Second, 20 * time.Minute}[random.IntN(4)])
+	const each = 150 // requests to a configuration
+	allowed, denied := 0, 0
+	for n := range *steps / each {
+		w := newWorld(rand.New(rand.NewPCG(*seed, uint64(n))))
+		onStage(t, w.o, func(t *testing.T, s stage) {
+			for step := range each {
+				if w.random.IntN(3) == 0 {
+					s.Advance(pick(w.random, time.Millisecond, 300*time.Millisecond, 7*time.Second, 20*time.Minute, 3*time.Hour))
 				}
-				var all []modelHit
-				var texts []string
-				used := map[string]bool{}
-				for range 1 + random.IntN(4) {
-					letter := string("aabbcddez"[random.IntN(9)])
-					key := fmt.Sprintf("%s=%d", letter, random.IntN(2))
-					if used[key] {
-						continue
-					}
-					used[key] = true
-					hits := []int{0, 1, 1, 1, 2, 3, 6}[random.IntN(7)]
-					all = append(all, modelHit{key, hits, modelRules[letter]})
-					texts = append(texts, fmt.Sprintf("%s:%d", key, hits))
+				all, texts := w.parts()
+				r := request(1, texts...)
+				for i, p := range all {
+					r.Descriptors[i].IsNegativeHits = p.back
 				}
-				want := m.answer(all, time.Now())
-				got := s.ask(request(1, texts...))
-				require.Equal(t, want, got, "-seed %d, step %d: %v at %v, count denied %t", *seed, step, texts, time.Now().UTC(), countDenied)
-				if want[:2] == "OV" {
-					denials++
+				now := time.Now()
+				want := "OK"
+				if decide(all, now.UnixMicro()) {
+					want = "OVER"
+					denied++
+				} else {
+					allowed++
 				}
+				for _, p := range all {
+					want += p.text(now)
+				}
+				files, _ := w.o.Files()
+				require.Equal(t, want, s.ask(r), "-seed %d, configuration %d, step %d: %v at %v\n%+v\n%s", *seed, n, step, r, now.UTC(), w.o, files[0].Text)
 			}
-			require.Greater(t, denials, *steps/10)
-			require.Less(t, denials, *steps*9/10)
 		})
 	}
+	require.Greater(t, denied, *steps/10)
+	require.Greater(t, allowed, *steps/10)
 }
