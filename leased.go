@@ -227,25 +227,20 @@ func (l *Leased) takes(ctx context.Context, key string, n int) bool {
 	return l.table != nil && 0 < n && n <= l.core.most && 0 < len(key) && len(key) <= maxLeasedKey && ctx.Err() == nil
 }
 
-// common is what all answers of slices have in common.
-func (l *Leased) common() Result {
-	r := l.known
-	if r.Window == 0 { // of a calendar
-		r.Window = time.Duration(l.window.Load())
+// common is the window of all answers of slices.
+func (l *Leased) common() time.Duration {
+	if l.known.Window == 0 { // of a calendar
+		return time.Duration(l.window.Load())
 	}
-	return r
+	return l.known.Window
 }
 
 func (l *Leased) allowed(left int, reset time.Duration) Result {
-	r := l.common()
-	r.Allowed, r.Remaining, r.ResetAfter = true, left, reset
-	return r
+	return Result{Allowed: true, Limit: l.known.Limit, Window: l.common(), Remaining: left, ResetAfter: reset, Leased: true}
 }
 
 func (l *Leased) denied(left int, retry, reset time.Duration) Result {
-	r := l.common()
-	r.Remaining, r.RetryAfter, r.ResetAfter = left, retry, reset
-	return r
+	return Result{Limit: l.known.Limit, Window: l.common(), Remaining: left, RetryAfter: retry, ResetAfter: reset, Leased: true}
 }
 
 // acquire takes n permits.

@@ -76,6 +76,7 @@ func (f *Flight) Landed(r Reply, now Instant) (unused Unused) {
 			n: left, from: now.Mono, ends: f.sent.add(r.Lasts - r.Lasts/1000), place: r.Ticket, spare: left,
 		}
 		s.left.Store(left)
+		s.early.Store(left / 4)
 		if !f.table.rule.Window {
 			k.bound(f.table.rule.spare(r))
 		}

@@ -48,6 +48,7 @@ type slice struct {
 	ends  Instant
 	place Ticket
 	spare int64                 // no more than so many of them can come back; guarded by the key's mu
+	early atomic.Int64          // with more left it is too early to ask for the next one
 	next  atomic.Pointer[slice] // that was taken after it
 }
 

@@ -65,6 +65,14 @@ func (t *Table) Take(name string, n int, now Instant) Answer {
 	if k == nil {
 		return Answer{}
 	}
+	if s := k.slices.Load(); s != nil && s.next.Load() == nil { // the usual case, in less time
+		if left, ok := s.spend(int64(n), now); ok {
+			if left > s.early.Load() {
+				return Answer{Verdict: Allowed, Left: int(left), ResetAfter: max(time.Duration(k.full.Load())-now.Mono, 0)}
+			}
+			return k.allowed(s, left, now, t.ahead(k, s, left, now))
+		}
+	}
 	if a := t.atOnce(k, n, now); a.Verdict != Direct {
 		return a
 	}
@@ -84,10 +92,10 @@ func (t *Table) TakeAtOnce(name string, n int, now Instant) Answer {
 func (t *Table) atOnce(k *key, n int, now Instant) Answer {
 	for s := k.slices.Load(); s != nil; s = s.next.Load() {
 		if left, ok := s.spend(int64(n), now); ok {
-			if left > s.n/4 || s.next.Load() != nil {
+			if left > s.early.Load() || s.next.Load() != nil {
 				return k.allowed(s, left, now, nil)
 			}
-			return k.allowed(s, left, now, t.ahead(k, left, now))
+			return k.allowed(s, left, now, t.ahead(k, s, left, now))
 		}
 	}
 	if k.slices.Load() == nil && k.denies(n, now) {
@@ -120,18 +128,21 @@ func (k *key) until(now Instant) Answer {
 	return Answer{Verdict: Denied, RetryAfter: wait, ResetAfter: max(time.Duration(k.full.Load())-now.Mono, wait)}
 }
 
-// ahead is the flight for the next slice if it is time, while left permits are there.
-func (t *Table) ahead(k *key, left int64, now Instant) *Flight {
+// ahead is the flight for the next slice if it is time, while left permits of s are there. If it is not, it looks again
+// when half of these are left.
+func (t *Table) ahead(k *key, s *slice, left int64, now Instant) *Flight {
 	if next := time.Duration(k.next.Load()); now.Mono < next || !k.mu.TryLock() {
 		return nil
 	}
 	defer k.mu.Unlock()
+	s.early.Store(left / 2)
 	if k.flight != nil || k.closed || now.Mono < k.lost+again {
 		return nil
 	}
 	demand := k.demand(now.Mono)
 	early := min(max(ahead, 2*time.Duration(t.trip.Load())), t.rule.Long()/2)
-	if float64(left) > 1+demand*early.Seconds() {
+	if last := 1 + demand*early.Seconds(); float64(left) > last {
+		s.early.Store(max(left/2, int64(last)))
 		return nil
 	}
 	return t.fly(k, t.worth(k, demand, left, now), 0, now)

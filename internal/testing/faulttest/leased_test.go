@@ -46,7 +46,7 @@ func faultyProcesses(t *testing.T, processes int, refill time.Duration, cycles i
 	defer begin.Close()
 	work := leaseWork{
 		Addr: server.Addr(), Limits: []string{"bucket", "window"}, Refill: refill, Demand: leaseRate / float64(processes), Phases: phases,
-		For: length, Callers: 2,
+		For: length, Callers: 2, Timeout: 300 * time.Millisecond,
 	}
 	var running sync.WaitGroup
 	var mu sync.Mutex

@@ -34,7 +34,8 @@ type leaseWork struct {
 	Warm     time.Duration // calls before are not counted
 	Callers  int           // of each limit
 	MaxSlice int
-	Plain    bool // without slices
+	Timeout  time.Duration // of a command; 0: go-redis's
+	Plain    bool          // without slices
 }
 
 // A phase is a time in which the demand is so many times what it is.
@@ -105,7 +106,7 @@ func TestLeaseWorker(t *testing.T) {
 	}
 	var w leaseWork
 	require.NoError(t, json.Unmarshal([]byte(given), &w))
-	client := redis.NewClient(&redis.Options{Addr: w.Addr, ReadTimeout: 300 * time.Millisecond, DialTimeout: 300 * time.Millisecond})
+	client := redis.NewClient(&redis.Options{Addr: w.Addr, ReadTimeout: w.Timeout, DialTimeout: w.Timeout})
 	defer client.Close()
 	limiters := make([]ratelimit.Limiter, len(w.Limits))
 	for i, name := range w.Limits {
