@@ -32,6 +32,9 @@ const stopTime = 10 * time.Second
 // request grows anew.
 const streamWorkers = 256
 
+// connWindow is fixed, because requests are small: gRPC then sends no pings to find out how large it should be.
+const connWindow = 1 << 20
+
 // Run serves until ctx ends. Then health answers NOT_SERVING, and Run returns when the requests under way are answered, or
 // after 10 s. It watches the files each second, and logs what becomes of a change. Health is that of Redis, which is asked
 // each second, unless there is an outage policy: then the service answers without Redis.
@@ -86,7 +89,7 @@ func Run(ctx context.Context, c redis.UniversalClient, o Options, on Listeners, 
 			}
 		})
 	}
-	rpc := grpc.NewServer(grpc.NumStreamWorkers(streamWorkers))
+	rpc := grpc.NewServer(grpc.NumStreamWorkers(streamWorkers), grpc.InitialConnWindowSize(connWindow))
 	pb.RegisterRateLimitServiceServer(rpc, s)
 	healthpb.RegisterHealthServer(rpc, h.server)
 	if on.GRPC != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -78,6 +79,9 @@ func (p program) serve(ctx context.Context, f *serveFlags, asJSON bool) error {
 	f.options.Files = serve.Dir(f.folder)
 	if f.check {
 		return p.checkFolder(f)
+	}
+	if p.environ("GOGC") == "" {
+		debug.SetGCPercent(400) // what is kept is small, and each request leaves some 5 kB
 	}
 	c, err := f.client(p.environ)
 	if err != nil {

@@ -88,7 +88,7 @@ func serveOK(address string) error {
 	if err != nil {
 		return err
 	}
-	s := grpc.NewServer(grpc.NumStreamWorkers(256))
+	s := grpc.NewServer(grpc.NumStreamWorkers(256), grpc.InitialConnWindowSize(1<<20)) // as serve has it
 	pb.RegisterRateLimitServiceServer(s, okServer{})
 	return s.Serve(l)
 }
