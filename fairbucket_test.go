@@ -510,6 +510,21 @@ func TestWhatIsWrittenInPlaceExpires(t *testing.T) {
 	require.Equal(t, int64(1), states[1].Weight)
 }
 
+// TestATenantIsKnownForAsLongAsItsDebt: when its key expires it comes new, which was not what its RetryAfter said.
+func TestATenantIsKnownForAsLongAsItsDebt(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	l := fairBucket(t, s.Client, 16)
+	must(t)(l.TryAcquire(ctx, "{limit}:a"))
+	must(t)(l.TryAcquire(ctx, "{limit}:b"))
+	must(t)(l.Charge(ctx, "{limit}:a", 64))
+	denied := must(t)(l.TryAcquire(ctx, "{limit}:a"))
+	require.Equal(t, ratelimit.Result{Limit: 16, Window: time.Second, RetryAfter: 3500 * time.Millisecond, ResetAfter: 4125 * time.Millisecond}, denied)
+	s.Advance(denied.RetryAfter - time.Microsecond)
+	require.False(t, must(t)(l.TryAcquire(ctx, "{limit}:a")).Allowed)
+	s.Advance(time.Microsecond)
+	require.True(t, must(t)(l.TryAcquire(ctx, "{limit}:a")).Allowed)
+}
+
 // TestADenialGivesLostTTLsBack: to the limit and to the tenant, by either script.
 func TestADenialGivesLostTTLsBack(t *testing.T) {
 	s := limitertest.OnMiniredis(t)

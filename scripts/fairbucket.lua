@@ -11,7 +11,7 @@
 -- KEYS     [1] the tenant's key; [2] that of the limit
 -- ARGV     [1] permits; [2] capacity, units; [3] units a permit; [4] units that a microsecond
 --          restores; [5] the rule, as it stands in the state; [6] the tenant's weight; [7] the TTL of
---          both keys, three epochs in milliseconds; [8] what the tenant is promised, parts; then what
+--          both keys without a debt, three epochs in milliseconds; [8] what the tenant is promised, parts; then what
 --          callersclock.lua needs, if the caller's clock decides. Shares are counted in grains, of which
 --          a permit is a million, and promises in parts, of which the rule has ten thousand
 -- State    of the limit, its head: "<instant>/<units missing then>,<line>,<owed>;", each number 16
@@ -342,13 +342,15 @@ end
 
 if took or repair then
   -- <lives>
-  -- What the TTLs are, and that of the limit is longer by the time of a debt. They are odd, see bucket.lua.
+  -- The TTL of both keys, longer by the time of a debt, and odd, see bucket.lua.
   -- needs: capacity flow life margin missing
-  -- sets: debt lives
-  local lives, debt = life, 0
+  -- sets: lives
+  local lives = life
   if margin > 0 then lives = life + margin + margin % 2 end
-  if missing > capacity then debt = (missing - capacity) / flow / 1000 end
-  debt = debt + -debt % 2
+  if missing > capacity then
+    local debt = (missing - capacity) / flow / 1000
+    lives = lives + debt + -debt % 2
+  end
   -- </lives>
   if took and own then
     redis.call('SETRANGE', key, '0', string.format('%17d', had))
@@ -361,13 +363,14 @@ if took or repair then
   elseif took then
     local promises = promised > 0 and string.format(',%d,%d,%d', promised, here, pledged) or ''
     redis.call('SET', limit, string.format('%16d/%16d,%16d,%16d;%s,%d,%d,%d,%d,%d%s%s', present, missing, line, owed,
-      began, weights, most, counts, gap, shift, promises, writes), 'PX', lives + debt)
+      began, weights, most, counts, gap, shift, promises, writes), 'PX', lives)
   else -- nothing but the instant changes
-    redis.call('SET', limit, string.format('%16d/%16d', present, stored) .. string.sub(state, 34), 'PX', lives + debt)
+    redis.call('SET', limit, string.format('%16d/%16d', present, stored) .. string.sub(state, 34), 'PX', lives)
   end
 elseif now % 16 == 0 then -- see expire
-  local lives, debt = life + margin + margin % 2, math.max(missing - capacity, 0) / flow / 1000
-  if call('PTTL', limit) == -1 then redis.call('PEXPIRE', limit, lives + debt + -debt % 2) end
+  local debt = math.max(missing - capacity, 0) / flow / 1000
+  local lives = life + margin + margin % 2 + debt + -debt % 2
+  if call('PTTL', limit) == -1 then redis.call('PEXPIRE', limit, lives) end
   if call('PTTL', key) == -1 then redis.call('PEXPIRE', key, lives) end
 end
 
@@ -427,7 +430,7 @@ local entry = states[limit]
 
 -- <store>
 -- The tenant's key; the limit's is written once, at the end (flush).
--- needs: began by counted counts debt entry full gap parts had here key limit line lives missing most owed own pledged present promised repair shift states stored tail took weights writes
+-- needs: began by counted counts entry full gap parts had here key limit line lives missing most owed own pledged present promised repair shift states stored tail took weights writes
 -- sets: entry
 -- <lives/>
 if took and own then
@@ -458,7 +461,7 @@ entry.promised = promised
 entry.here = here
 entry.pledged = pledged
 entry.again = entry.again or repair
-entry.lives = lives + debt
+entry.lives = lives
 -- </store>
 
 -- <flush>
@@ -479,11 +482,11 @@ end
 
 -- <expire>
 -- A key that has lost its TTL gets one, see bucket.lua.
--- needs: call debt key limit lives now
+-- needs: call key limit lives now
 -- sets:
 if now % 16 == 0 then
   -- <lives/>
-  if call('PTTL', limit) == -1 then redis.call('PEXPIRE', limit, lives + debt) end
+  if call('PTTL', limit) == -1 then redis.call('PEXPIRE', limit, lives) end
   if call('PTTL', key) == -1 then redis.call('PEXPIRE', key, lives) end
 end
 -- </expire>

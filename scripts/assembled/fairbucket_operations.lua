@@ -217,16 +217,18 @@ local function decide(key, operations)
         end
         -- <store>
         -- The tenant's key; the limit's is written once, at the end (flush).
-        -- needs: began by counted counts debt entry full gap parts had here key limit line lives missing most owed own pledged present promised repair shift states stored tail took weights writes
+        -- needs: began by counted counts entry full gap parts had here key limit line lives missing most owed own pledged present promised repair shift states stored tail took weights writes
         -- sets: entry
         -- <lives>
-          -- What the TTLs are, and that of the limit is longer by the time of a debt. They are odd, see bucket.lua.
+          -- The TTL of both keys, longer by the time of a debt, and odd, see bucket.lua.
           -- needs: capacity flow life margin missing
-          -- sets: debt lives
-          local lives, debt = life, 0
+          -- sets: lives
+          local lives = life
           if margin > 0 then lives = life + margin + margin % 2 end
-          if missing > capacity then debt = (missing - capacity) / flow / 1000 end
-          debt = debt + -debt % 2
+          if missing > capacity then
+            local debt = (missing - capacity) / flow / 1000
+            lives = lives + debt + -debt % 2
+          end
         if took and own then
           redis.call('SETRANGE', key, '0', string.format('%17d', had))
         elseif took then
@@ -255,7 +257,7 @@ local function decide(key, operations)
         entry.here = here
         entry.pledged = pledged
         entry.again = entry.again or repair
-        entry.lives = lives + debt
+        entry.lives = lives
       end
       size = size + 1
       out[size] = given
@@ -461,16 +463,18 @@ local function decide(key, operations)
       if change then
         -- <store>
         -- The tenant's key; the limit's is written once, at the end (flush).
-        -- needs: began by counted counts debt entry full gap parts had here key limit line lives missing most owed own pledged present promised repair shift states stored tail took weights writes
+        -- needs: began by counted counts entry full gap parts had here key limit line lives missing most owed own pledged present promised repair shift states stored tail took weights writes
         -- sets: entry
         -- <lives>
-          -- What the TTLs are, and that of the limit is longer by the time of a debt. They are odd, see bucket.lua.
+          -- The TTL of both keys, longer by the time of a debt, and odd, see bucket.lua.
           -- needs: capacity flow life margin missing
-          -- sets: debt lives
-          local lives, debt = life, 0
+          -- sets: lives
+          local lives = life
           if margin > 0 then lives = life + margin + margin % 2 end
-          if missing > capacity then debt = (missing - capacity) / flow / 1000 end
-          debt = debt + -debt % 2
+          if missing > capacity then
+            local debt = (missing - capacity) / flow / 1000
+            lives = lives + debt + -debt % 2
+          end
         if took and own then
           redis.call('SETRANGE', key, '0', string.format('%17d', had))
         elseif took then
@@ -499,22 +503,24 @@ local function decide(key, operations)
         entry.here = here
         entry.pledged = pledged
         entry.again = entry.again or repair
-        entry.lives = lives + debt
+        entry.lives = lives
       else
         -- <expire>
         -- A key that has lost its TTL gets one, see bucket.lua.
-        -- needs: call debt key limit lives now
+        -- needs: call key limit lives now
         -- sets:
         if now % 16 == 0 then
           -- <lives>
-            -- What the TTLs are, and that of the limit is longer by the time of a debt. They are odd, see bucket.lua.
+            -- The TTL of both keys, longer by the time of a debt, and odd, see bucket.lua.
             -- needs: capacity flow life margin missing
-            -- sets: debt lives
-            local lives, debt = life, 0
+            -- sets: lives
+            local lives = life
             if margin > 0 then lives = life + margin + margin % 2 end
-            if missing > capacity then debt = (missing - capacity) / flow / 1000 end
-            debt = debt + -debt % 2
-          if call('PTTL', limit) == -1 then redis.call('PEXPIRE', limit, lives + debt) end
+            if missing > capacity then
+              local debt = (missing - capacity) / flow / 1000
+              lives = lives + debt + -debt % 2
+            end
+          if call('PTTL', limit) == -1 then redis.call('PEXPIRE', limit, lives) end
           if call('PTTL', key) == -1 then redis.call('PEXPIRE', key, lives) end
         end
       end
