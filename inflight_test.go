@@ -155,13 +155,24 @@ func TestKeysOfInFlightExpire(t *testing.T) {
 
 		// A key that has lost its TTL gets one that is enough for all leases.
 		long, short := newInFlight(t, s, 5, time.Minute), newInFlight(t, s, 5, 20*time.Second)
-		_, _ = take(t, long, 1)
+		longest, _ := take(t, long, 1)
 		require.NoError(t, s.Admin.Persist(ctx, inFlightKey).Err())
 		other, _ := take(t, short, 1)
 		ttl(time.Minute, time.Minute+s.MaxSkew)
 		require.NoError(t, s.Admin.Persist(ctx, inFlightKey).Err())
 		require.NoError(t, other.Extend(ctx))
 		ttl(time.Minute, time.Minute+s.MaxSkew)
+
+		// When the longest lease is released, the key ends with the last one of the others.
+		require.NoError(t, longest.Release(ctx))
+		_, _ = take(t, short, 1)
+		ttl(20*time.Second, 20*time.Second+s.MaxSkew)
+		longest, _ = take(t, long, 1)
+		require.NoError(t, other.Extend(ctx))
+		ttl(time.Minute, time.Minute+s.MaxSkew)
+		require.NoError(t, longest.Release(ctx))
+		require.NoError(t, other.Extend(ctx))
+		ttl(20*time.Second, 20*time.Second+s.MaxSkew)
 	})
 }
 

@@ -29,10 +29,12 @@ for i = 1, n do
   members[2 * i] = i .. name
 end
 redis.call('ZADD', key, unpack(members))
--- The TTL is that of inflight.lua. If it was lost, it is for the longest lease.
-if left == -1 then
+-- The TTL is that of inflight.lua. If it was lost, or may be too long, it is for the lease that ends last.
+local other = left == -1
+if other or left > ttl + 952 then
   local last = redis.call('ZRANGE', key, '-1', '-1', 'WITHSCORES')
   ttl = math.max(ttl, math.min((last[2] - now) / 1000, 2 ^ 41) + spare)
+  other = other or left > ttl + 952
 end
-if left < ttl + 1 then redis.call('PEXPIRE', key, ttl - ttl % 2 + 951) end
+if other or left < ttl + 1 then redis.call('PEXPIRE', key, ttl - ttl % 2 + 951) end
 return {1}

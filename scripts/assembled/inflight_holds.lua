@@ -222,9 +222,12 @@ local function decide(key, operations)
         end
       end
       -- The TTL is a little longer than needed, and odd: Redis 7.2.0 writes 100000000
-      -- as 1e+8.
-      if left == -1 then ttl = math.max(ttl, math.min((ends - now) / 1000, 2 ^ 41) + spare) end -- it was lost
-      if left == -1 or members[1] and left < ttl + 1 then redis.call('PEXPIRE', key, ttl - ttl % 2 + 951) end
+      -- as 1e+8. It is for the lease that ends last: a longer one may have been released. A repair does
+      -- not know which one that will be.
+      local most = math.min((ends - now) / 1000, 2 ^ 41) + spare
+      local other = left == -1 or left > most + 952 and not repair -- it was lost, or is too long
+      if other then ttl = math.max(ttl, most) end
+      if other or members[1] and left < ttl + 1 then redis.call('PEXPIRE', key, ttl - ttl % 2 + 951) end
   else
     -- <expire>
       -- A key that has lost its TTL gets one.

@@ -115,7 +115,7 @@ func (f *InFlight) Acquire(c Call, id string, n int) Held {
 		if permits(f.Leases) > c.Limit && f.Broken != NeverPrunes {
 			f.Leases = slices.DeleteFunc(f.Leases, func(l Lease) bool { return l.Ends <= edge })
 		}
-		f.keep(c)
+		f.keep(c, !repair)
 	}
 	return h
 }
@@ -149,7 +149,7 @@ func (f *InFlight) Extend(c Call, id string, n int) bool {
 		return false
 	}
 	f.put(c, id, n)
-	f.keep(c)
+	f.keep(c, true)
 	return true
 }
 
@@ -192,10 +192,17 @@ func (f *InFlight) put(c Call, id string, n int) {
 	f.Leases = append(f.Leases, lease)
 }
 
-// keep lets the key live for a lease and the spare from now, and up to a second longer.
-func (f *InFlight) keep(c Call) {
+// keep lets the key live for a lease and the spare from now, and up to a second longer. If it shortens, the key ends
+// with the lease that ends last.
+func (f *InFlight) keep(c Call, shortens bool) {
 	ttl := (c.Lease + c.Spare) / 1000 // whole milliseconds, in the tests
-	if f.Expires-c.Server < (ttl+1)*1000 || f.Broken == ShortensExpiry {
+	latest, _ := f.latest()
+	most := max(ttl, (latest.Ends-c.Now+c.Spare)/1000)
+	long := shortens && f.Expires-c.Server > (most+952)*1000
+	if long && f.Broken != ShortensExpiry {
+		ttl = most
+	}
+	if long || f.Expires-c.Server < (ttl+1)*1000 || f.Broken == ShortensExpiry {
 		f.Expires = c.Server + (ttl-ttl%2+951)*1000
 	}
 }
