@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tryacquire/ratelimit/internal/algorithms"
 	"github.com/tryacquire/ratelimit/internal/decision"
 	"github.com/tryacquire/ratelimit/internal/denials"
 	"github.com/tryacquire/ratelimit/internal/guard"
@@ -18,6 +19,7 @@ import (
 	"github.com/tryacquire/ratelimit/internal/script"
 	"github.com/tryacquire/ratelimit/internal/scripts"
 	"github.com/tryacquire/ratelimit/internal/testing/model"
+	"github.com/tryacquire/ratelimit/internal/windows"
 	lua "github.com/tryacquire/ratelimit/scripts"
 )
 
@@ -362,6 +364,20 @@ func Operate(l *TokenBucket, key string, o redisexec.Operation) ([]int64, error)
 func OperateWindow(l *FixedWindow, key string, o redisexec.Operation) ([]int64, error) {
 	reply, err := l.exec.Operate(context.Background(), l.head.Of(key), o)
 	return reply.Keep(), err
+}
+
+// OfMicroseconds is a log of the id of a sliding window or log, with windows of a few microseconds, which constructors refuse.
+func OfMicroseconds(t testing.TB, c Client, id string, log windows.Log, opts ...Option) *SlidingLog {
+	s, err := collect(newSlidingLog, opts)
+	require.NoError(t, err)
+	a, _ := algorithms.Of(id)
+	of := scripts.Of(a.Files[0].Name)
+	if len(log.Rules) == 1 && id == algorithms.SlidingLog {
+		of = scripts.Of("slidingwindow_list")
+	}
+	l := &SlidingLog{}
+	require.NoError(t, l.build(c, s, logAlgorithm(id, of, log, s.clock != nil)))
+	return l
 }
 
 // RemoveFew lets a sliding window or log remove few entries that have left the windows in one

@@ -22,14 +22,14 @@ import (
 	"github.com/tryacquire/ratelimit/internal/windows"
 )
 
-// A Leased is a [Limiter] that takes permits of a bucket or a window ahead, a slice at a time, and spends them in this
-// process: a decision about a hot key then takes some 100 ns and no call to Redis. All processes together, and plain
+// A Leased is a [Limiter] that takes permits of a bucket, a window or a log ahead, a slice at a time, and spends them in
+// this process: a decision about a hot key then takes some 100 ns and no call to Redis. All processes together, and plain
 // limiters of the same name beside them, allow exactly what the rule allows, whatever crashes and whichever replies are
 // lost.
 //
-// A slice lasts a quarter of the time in which the bucket refills, or of the window and not beyond its end, at most 10s,
-// and is as large as this process's demand for the key in that time, at most a quarter of what is left. Keys with a demand
-// below some ten permits in that time ask Redis as without the Leased. What is left of a slice when it ends is given back
+// A slice lasts a quarter of the time in which the bucket refills, or of the window, or until the window or the sub-window
+// ends, at most 10s. It is as large as this process's demand in that time, at most a quarter of what is left. Keys with a
+// demand below some ten permits in it ask Redis as without the Leased. What is left of a slice when it ends is given back
 // if it is 4 permits or more, and by [Leased.Close].
 //
 // Of a bucket, a process that gets less than it asks for waits before it asks again, and denies calls in the meantime: the
@@ -47,9 +47,10 @@ type Leased struct {
 	core    *core // of limiter
 	table   *lease.Table
 	now     func() lease.Instant
-	known   Result                                        // what all answers of slices have in common
+	known   []Result                                      // the Limit and the Window of answers of slices, for each rule
 	hears   hearers                                       // of the Leased alone
 	caches  atomic.Pointer[[]weak.Pointer[denials.Table]] // that hear what slices give back
+	logs    bool                                          // the limiter dates permits by slots
 	window  atomic.Int64                                  // of a calendar, as the last reply had it; otherwise 0
 }
 
@@ -58,13 +59,14 @@ func (l *Leased) kind() kind { return kindAround(l, l.limiter) }
 const (
 	maxLeasedKey   = 256                   // bytes; for longer keys the limiter is asked
 	shortestRefill = 20 * time.Millisecond // of which a slice lasts a quarter, several round trips
+	shortestSlot   = shortestRefill / 4    // of a log, for which a slice lasts
 	fewestPermits  = 8                     // of a slice that is worth a call
 	returning      = 64                    // calls under way that give back
 )
 
-// NewLeased puts slices in front of a [TokenBucket], a [LeakyBucket], a [FixedWindow] or a [CalendarWindow] that Redis's
-// clock decides. The error wraps ErrInvalidConfig: the limiter is nil or cannot be leased, an option is nil, given twice or
-// cannot work. Call [Leased.Close] when the process ends.
+// NewLeased puts slices in front of a bucket, a window (not of the storage ZSet) or a [SlidingLog] with [WithResolution] that
+// Redis's clock decides. The error wraps ErrInvalidConfig: the limiter is nil or cannot be leased, an option is nil, given
+// twice or cannot work. Call [Leased.Close] when the process ends.
 //
 // The options are [WithMaxSlice], [WithMaxKeys], [WithObserver] and [WithName]. Decorators go around the Leased; for plans,
 // put a Leased around each limiter that a [Choice] picks.
@@ -73,11 +75,7 @@ func NewLeased(l Limiter, opts ...PolicyOption) (*Leased, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := leasable(l)
-	if err != nil {
-		return nil, err
-	}
-	rule, known, err := leased(c.explainer)
+	c, rule, known, err := leased(l)
 	if err != nil {
 		return nil, err
 	}
@@ -86,86 +84,96 @@ func NewLeased(l Limiter, opts ...PolicyOption) (*Leased, error) {
 	made := &Leased{
 		name: name, watch: s.watch(name), limiter: l, core: c,
 		table: lease.NewTable(rule, cmp.Or(s.maxKeys, defaultMaxKeys)), now: lease.NewClock().Now,
-		known: known,
+		known: known, logs: rule.Slot > 0,
 	}
 	made.by, made.hears.hearer = made, made
 	return made, nil
 }
 
-// leased is what slices follow from if replies are explained so, and what their answers have in common.
-func leased(e decision.Explainer) (rule lease.Rule, known Result, err error) {
-	known = Result{Leased: true}
+// leased is the core of a limiter, what its slices follow from, and what their answers say of each rule. The error says why it
+// cannot be leased.
+func leased(l Limiter) (c *core, rule lease.Rule, known []Result, err error) {
+	k := kindOf(l)
+	why := ""
+	switch {
+	case k.absent:
+		return nil, rule, nil, invalidConfig("NewLeased: the limiter is nil")
+	case k.unmade():
+		return nil, rule, nil, errUnmade
+	case k.role == decorator:
+		why = "it goes around the Leased; give NewLeased the limiter inside"
+	case k.role == inMemory:
+		why = "its permits are in this process already; give a bucket on Redis"
+	case k.role == several:
+		why = "it takes permits of several limits at once, which asks Redis; put a Leased around a limit that is asked alone"
+	case k.core == nil:
+		why = "it is no limiter of this package; give NewLeased the limiter inside"
+	case k.core.ticketed():
+		why = "WithTicketLease: slices are not decided beside such tickets; leave the option out"
+	case k.core.clock != nil:
+		why = "WithClock: a slice ends by the server's clock; leave the option out"
+	default:
+		rule, known, why = slicesOf(k.core.explainer)
+	}
+	if why != "" {
+		return nil, rule, nil, invalidConfig("NewLeased: %T: %s", l, why)
+	}
+	return k.core, rule, known, nil
+}
+
+// slicesOf is what slices of a limiter follow from whose replies are explained so, and what their answers say of each of its
+// rules. why says why there are none.
+func slicesOf(e decision.Explainer) (rule lease.Rule, known []Result, why string) {
+	answer := func(limit int64, window time.Duration) {
+		known = append(known, Result{Limit: int(limit), Window: window})
+	}
 	var b *gcra.Bucket
 	switch e := e.(type) {
 	case *windows.Fixed:
-		known.Limit, known.Window = int(e.Limit), e.Window
-		rule = lease.Rule{Limit: int(e.Own), Refill: e.Window, Window: true}
-		if rule.Refill < shortestRefill {
-			err = invalidConfig("NewLeased: the window lasts %v, so that slices would end before they are here; "+
-				"let it last at least %v", rule.Refill, shortestRefill)
+		if e.Window < shortestRefill {
+			why = fmt.Sprintf("the window lasts %v, so that slices would end before they are here; let it last at least %v", e.Window, shortestRefill)
 		}
-		return rule, known, err
+		answer(e.Limit, e.Window)
+		return lease.Rule{Limit: int(e.Own), Refill: e.Window, Window: true}, known, why
 	case windows.Calendar:
-		known.Limit = int(e.Limit)
-		return lease.Rule{Limit: int(e.Own), Refill: 24 * time.Hour, Window: true}, known, nil
+		answer(e.Limit, 0) // the window is that of the last reply
+		return lease.Rule{Limit: int(e.Own), Refill: 24 * time.Hour, Window: true}, known, ""
+	case windows.Log:
+		slot := exact.Duration(e.Resolution)
+		switch {
+		case slot == 0:
+			why = "the storage ZSet dates each permit at the microsecond at which it is taken; use the storage List or Hash"
+		case slot == time.Microsecond:
+			why = fmt.Sprintf("it dates each permit at the microsecond at which it is taken; give it WithResolution, of %v at least", shortestSlot)
+		case slot < shortestSlot:
+			why = fmt.Sprintf("slices end with the sub-window, or the step of the resolution, in which they are taken, and these last %v, "+
+				"so that slices would end before they are here; let them last at least %v", slot, shortestSlot)
+		}
+		for _, r := range e.Rules {
+			answer(int64(r.Limit), r.Window)
+		}
+		return lease.Rule{Limit: e.Own(0), Refill: e.Rules[0].Window, Window: true, Slot: slot}, known, why
 	case gcra.Even:
 		b = e.Bucket
 	case gcra.Stepped:
 		b = e.Bucket
+	default:
+		return rule, nil, "only permits of buckets, windows and logs can be leased"
 	}
-	known.Limit, known.Window = int(b.Limit), b.Window
+	answer(b.Limit, b.Window)
 	rule = lease.Rule{Limit: int(b.Size), Refill: exact.Duration(b.Restores(gcra.Level{Permits: b.Size}))}
 	if rule.Refill < shortestRefill {
-		err = invalidConfig("NewLeased: the bucket refills in %v, so that slices would end before they are here; "+
+		why = fmt.Sprintf("the bucket refills in %v, so that slices would end before they are here; "+
 			"let the burst be at least %d, what the rate restores in %v", rule.Refill,
 			exact.CeilDiv(b.Size*shortestRefill.Microseconds(), rule.Refill.Microseconds())+b.Limit-b.Size, shortestRefill)
 	}
-	return rule, known, err
-}
-
-// leasable is the core of a limiter whose permits can be leased.
-func leasable(l Limiter) (*core, error) {
-	k := kindOf(l)
-	refuse := func(why string) (*core, error) {
-		return nil, invalidConfig("NewLeased: %T: %s", l, why)
-	}
-	switch {
-	case k.absent:
-		return nil, invalidConfig("NewLeased: the limiter is nil")
-	case k.unmade():
-		return nil, errUnmade
-	case k.role == decorator:
-		return refuse("it goes around the Leased; give NewLeased the limiter inside")
-	case k.role == inMemory:
-		return refuse("its permits are in this process already; give a bucket on Redis")
-	case k.role == several:
-		return refuse("it takes permits of several limits at once, which asks Redis; put a Leased around a limit that is asked alone")
-	case k.core == nil:
-		return refuse("it is no limiter of this package; give NewLeased the limiter inside")
-	case k.core.ticketed():
-		return refuse("WithTicketLease: slices are not decided beside such tickets; leave the option out")
-	case !canLease(k.core.explainer):
-		return refuse("only permits of buckets, of a FixedWindow and of a CalendarWindow can be leased; for a limit of n in each " +
-			"window, use a token bucket with n per window and the burst that callers need")
-	case k.core.clock != nil:
-		return refuse("WithClock: a slice ends by the server's clock; leave the option out")
-	}
-	return k.core, nil
+	return rule, known, why
 }
 
 // ticketed reports whether its estimates have a lease.
 func (c *core) ticketed() bool {
 	_, ok := c.explainer.(ticketed)
 	return ok
-}
-
-// canLease reports whether the scripts whose replies are explained so have slices.
-func canLease(e decision.Explainer) bool {
-	switch e.(type) {
-	case gcra.Even, gcra.Stepped, *windows.Fixed, windows.Calendar:
-		return true
-	}
-	return false
 }
 
 // WithMaxSlice bounds how many permits of a key a [Leased] holds unspent in this process, at least 8. It bounds what is
@@ -196,9 +204,9 @@ func (l *Leased) TryAcquireN(ctx context.Context, key string, n int) (Result, er
 		a := l.table.Take(key, n, l.now())
 		switch {
 		case a.Verdict == lease.Allowed && a.Flight == nil:
-			return l.allowed(a.Left, a.ResetAfter), nil
+			return l.allowed(a.Of, a.Left, a.ResetAfter), nil
 		case a.Verdict == lease.Denied:
-			return l.denied(a.Left, a.RetryAfter, a.ResetAfter), nil
+			return l.denied(a.Of, a.Left, a.RetryAfter, a.ResetAfter), nil
 		}
 		return l.follow(ctx, key, n, a)
 	}
@@ -215,9 +223,9 @@ func (l *Leased) atOnce(ctx context.Context, key string, n int) (Result, bool) {
 		if a.Flight != nil {
 			l.fly(a.Flight)
 		}
-		return l.allowed(a.Left, a.ResetAfter), true
+		return l.allowed(a.Of, a.Left, a.ResetAfter), true
 	case lease.Denied:
-		return l.denied(a.Left, a.RetryAfter, a.ResetAfter), true
+		return l.denied(a.Of, a.Left, a.RetryAfter, a.ResetAfter), true
 	}
 	return Result{}, false
 }
@@ -227,20 +235,22 @@ func (l *Leased) takes(ctx context.Context, key string, n int) bool {
 	return l.table != nil && 0 < n && n <= l.core.most && 0 < len(key) && len(key) <= maxLeasedKey && ctx.Err() == nil
 }
 
-// common is the window of all answers of slices.
-func (l *Leased) common() time.Duration {
-	if l.known.Window == 0 { // of a calendar
+// windowOf is the window of all answers of slices that are about a rule.
+func (l *Leased) windowOf(rule *Result) time.Duration {
+	if rule.Window == 0 { // of a calendar
 		return time.Duration(l.window.Load())
 	}
-	return l.known.Window
+	return rule.Window
 }
 
-func (l *Leased) allowed(left int, reset time.Duration) Result {
-	return Result{Allowed: true, Limit: l.known.Limit, Window: l.common(), Remaining: left, ResetAfter: reset, Leased: true}
+func (l *Leased) allowed(of, left int, reset time.Duration) Result {
+	rule := &l.known[of]
+	return Result{Allowed: true, Limit: rule.Limit, Window: l.windowOf(rule), Remaining: left, ResetAfter: reset, Leased: true}
 }
 
-func (l *Leased) denied(left int, retry, reset time.Duration) Result {
-	return Result{Limit: l.known.Limit, Window: l.common(), Remaining: left, RetryAfter: retry, ResetAfter: reset, Leased: true}
+func (l *Leased) denied(of, left int, retry, reset time.Duration) Result {
+	rule := &l.known[of]
+	return Result{Limit: rule.Limit, Window: l.windowOf(rule), Remaining: left, RetryAfter: retry, ResetAfter: reset, Leased: true}
 }
 
 // acquire takes n permits.
@@ -271,9 +281,9 @@ func (l *Leased) follow(ctx context.Context, key string, n int, a lease.Answer) 
 			if f != nil {
 				l.fly(f)
 			}
-			o.Result = l.allowed(a.Left, a.ResetAfter)
+			o.Result = l.allowed(a.Of, a.Left, a.ResetAfter)
 		case lease.Denied:
-			o.Result = l.denied(a.Left, a.RetryAfter, a.ResetAfter)
+			o.Result = l.denied(a.Of, a.Left, a.RetryAfter, a.ResetAfter)
 		case lease.Ask:
 			l.fly(f)
 			if f.Long == 0 {
@@ -283,9 +293,9 @@ func (l *Leased) follow(ctx context.Context, key string, n int, a lease.Answer) 
 			if o.Err = l.land(ctx, f); o.Err != nil {
 				f.Leave()
 			} else if got := f.Outcome(); got.Got {
-				o.Result = l.allowed(got.Left, got.ResetAfter)
+				o.Result = l.allowed(got.Of, got.Left, got.ResetAfter)
 			} else {
-				o.Result = l.denied(got.Left, got.RetryAfter, got.ResetAfter)
+				o.Result = l.denied(got.Of, got.Left, got.RetryAfter, got.ResetAfter)
 			}
 		case lease.Wait:
 			if o.Err = l.land(ctx, f); o.Err == nil && waits < mostWaits {
@@ -324,8 +334,7 @@ func (l *Leased) direct(ctx context.Context, key string, n int, f *lease.Flight)
 	if err != nil {
 		return r, err
 	}
-	l.lasts(r)
-	reply := lease.Reply{Left: r.Remaining, RetryAfter: r.RetryAfter, ResetAfter: r.ResetAfter}
+	reply := l.reply(r)
 	if r.Allowed {
 		reply.Taken = n
 	}
@@ -375,11 +384,9 @@ func (l *Leased) ask(f *lease.Flight) {
 	words, own := reply.Words, l.core.exec.Words
 	taken := words[1+decision.WordAllowed]
 	o.Result = l.core.explain(words[1:1+own], 1, taken, taken > 0)
-	l.lasts(o.Result)
-	unused := f.Landed(lease.Reply{
-		Taken: int(taken), Lasts: exact.Duration(words[0]), Ticket: lease.Ticket{Where: words[1+own], Which: words[2+own]},
-		Left: o.Result.Remaining, RetryAfter: o.Result.RetryAfter, ResetAfter: o.Result.ResetAfter,
-	}, l.now())
+	r := l.reply(o.Result)
+	r.Taken, r.Lasts, r.Ticket = int(taken), exact.Duration(words[0]), lease.Ticket{Where: words[1+own], Which: words[2+own]}
+	unused := f.Landed(r, l.now())
 	reply.Done()
 	o.Taken = f.Outcome().Left // the permit of a call that waited is observed with that call
 	if unused.N > 0 {
@@ -387,11 +394,22 @@ func (l *Leased) ask(f *lease.Flight) {
 	}
 }
 
-// lasts notes how long the window of a calendar is.
-func (l *Leased) lasts(r Result) {
-	if l.known.Window == 0 {
+// reply is what a flight brings, as far as a Result says it.
+func (l *Leased) reply(r Result) lease.Reply {
+	reply := lease.Reply{Left: r.Remaining, RetryAfter: r.RetryAfter, ResetAfter: r.ResetAfter}
+	if l.known[0].Window == 0 {
 		l.window.Store(int64(r.Window))
+		return reply
 	}
+	for i := range l.known {
+		if l.known[i].Window == r.Window {
+			reply.Of = i
+		}
+	}
+	if l.logs && r.Allowed { // its permits leave the longest window when the slot does
+		reply.Ends = r.ResetAfter - l.known[len(l.known)-1].Window
+	}
+	return reply
 }
 
 // giveBack gives back permits of a slice that nobody will spend.

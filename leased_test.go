@@ -336,11 +336,14 @@ func TestLimitersThatCannotBeLeased(t *testing.T) {
 		says string
 	}{
 		{nil, "the limiter is nil"},
-		{ratelimit.Must(ratelimit.NewSlidingWindow(c, 1, time.Second)), "*ratelimit.SlidingWindow: only permits of buckets, of a FixedWindow and of a CalendarWindow can be leased"},
+		{ratelimit.Must(ratelimit.NewSlidingWindow(c, 1, time.Second, ratelimit.WithStorage(ratelimit.StorageZSet))), "*ratelimit.SlidingWindow: the storage ZSet dates each permit at the microsecond at which it is taken; use the storage List or Hash"},
+		{ratelimit.Must(ratelimit.NewSlidingWindow(c, 1, 196*time.Millisecond)), "*ratelimit.SlidingWindow: slices end with the sub-window, or the step of the resolution, in which they are taken, and these last 4.9ms, so that slices would end before they are here; let them last at least 5ms"},
+		{ratelimit.Must(ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: 1, Window: time.Second}}, ratelimit.WithResolution(time.Millisecond))), "*ratelimit.SlidingLog: slices end with"},
 		{ratelimit.Must(ratelimit.NewFixedWindow(c, 1, 19*time.Millisecond)), "the window lasts 19ms, so that slices would end before they are here; let it last at least 20ms"},
 		{ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.PerSecond(1), 1, ratelimit.WithTicketLease(time.Second))), "WithTicketLease: slices are not decided beside such tickets"},
-		{ratelimit.Must(ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: 1, Window: time.Second}})), "use a token bucket with n per window"},
+		{ratelimit.Must(ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: 1, Window: time.Second}})), "*ratelimit.SlidingLog: it dates each permit at the microsecond at which it is taken; give it WithResolution, of 5ms at least"},
 		{ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.PerSecond(1), 1, ratelimit.WithClock(time.Now))), "WithClock: a slice ends by the server's clock; leave the option out"},
+		{ratelimit.Must(ratelimit.NewFairTokenBucket(c, ratelimit.PerSecond(2), 2)), "*ratelimit.FairTokenBucket: only permits of buckets, windows and logs can be leased"},
 		{ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerSecond(1), 1)), "its permits are in this process already"},
 		{ratelimit.Must(ratelimit.NewAll(bucket, window)), "put a Leased around a limit that is asked alone"},
 		{ratelimit.Must(ratelimit.NewDenyCache(bucket)), "*ratelimit.DenyCache: it goes around the Leased"},
@@ -359,6 +362,9 @@ func TestLimitersThatCannotBeLeased(t *testing.T) {
 	}
 	for _, ok := range []ratelimit.Limiter{
 		bucket, window, ratelimit.Must(ratelimit.NewLeakyBucket(c, ratelimit.PerHour(1), 1)),
+		ratelimit.Must(ratelimit.NewSlidingWindow(c, 1, 200*time.Millisecond)),
+		ratelimit.Must(ratelimit.NewSlidingWindow(c, 1, time.Second, ratelimit.WithStorage(ratelimit.StorageHash))),
+		ratelimit.Must(ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: 1, Window: time.Second}, {Limit: 2, Window: time.Minute}}, ratelimit.WithResolution(5*time.Millisecond))),
 		ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.PerSecond(1000), 20)),
 		ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.PerSecond(1000), 35, ratelimit.WithHeadroom(15))),
 		ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.PerSecond(1), 1, ratelimit.WithRefillEvery(time.Second), ratelimit.WithoutMerging())),
@@ -396,20 +402,32 @@ func excess(used []spending, rate float64, burst int) (worst float64) {
 // TestProcessesWithSlicesKeepTheRule: random histories of processes that lease, of plain callers, and of another rule of the
 // same name, with estimates, reservations, lost and late replies, callers who leave, and processes that close or die.
 func TestProcessesWithSlicesKeepTheRule(t *testing.T) {
+	processesKeepTheRule(t, newLeasedHistory, 400, 12)
+}
+
+// TestProcessesWithSlicesKeepALog: the same of sliding windows and logs.
+func TestProcessesWithSlicesKeepALog(t *testing.T) {
+	processesKeepTheRule(t, newLoggedHistory, 200, 6)
+}
+
+func processesKeepTheRule(t *testing.T, begin func(*ratelimittest.Env, *rand.Rand) *leasedHistory, full, usual int) {
 	raceflag.SkipSequential(t)
 	rng := model.Seeded(limitertest.Seed(t))
 	var here, all int
 	tightest := -1000.0
-	rounds := limitertest.Rounds(400, 12)
+	rounds := limitertest.Rounds(full, usual)
 	for range rounds {
 		inBubble(t, func(t *testing.T, e *ratelimittest.Env) {
-			h := newLeasedHistory(e, rng)
+			h := begin(e, rng)
 			for range 60 {
 				h.step(t)
 			}
 			e.Up()
 			e.Advance(10 * time.Second)
 			worst := excess(h.used, h.rate, h.burst)
+			if h.window > 0 {
+				worst = float64(excessInWindow(h.used, h.window, h.burst))
+			}
 			require.LessOrEqual(t, worst, 1e-6, "%+v", h.used)
 			tightest = max(tightest, worst)
 			for _, u := range h.used {
@@ -428,8 +446,9 @@ func TestProcessesWithSlicesKeepTheRule(t *testing.T) {
 type leasedHistory struct {
 	env     *ratelimittest.Env
 	rng     *rand.Rand
-	rate    float64 // the fastest
-	burst   int     // the largest
+	rate    float64       // the fastest
+	burst   int           // the largest
+	window  time.Duration // of logs: the shortest
 	buckets []ratelimit.Limiter
 	leased  []*ratelimit.Leased // by all buckets, several each
 	of      []ratelimit.Limiter
@@ -457,6 +476,47 @@ func newLeasedHistory(e *ratelimittest.Env, rng *rand.Rand) *leasedHistory {
 		}
 	}
 	return h
+}
+
+// newLoggedHistory is about logs that the processes share.
+func newLoggedHistory(e *ratelimittest.Env, rng *rand.Rand) *leasedHistory {
+	h := &leasedHistory{env: e, rng: rng, window: time.Hour}
+	kind := rng.IntN(3)
+	for range 1 + rng.IntN(2) {
+		limit, window := 40+rng.IntN(300), time.Duration(5+rng.IntN(20))*200*time.Millisecond
+		var l ratelimit.Limiter
+		switch parts := ratelimit.WithSubWindows(2 << rng.IntN(2)); kind {
+		case 0:
+			l = ratelimit.Must(ratelimit.NewSlidingWindow(e.Client(), limit, window, parts))
+		case 1:
+			l = ratelimit.Must(ratelimit.NewSlidingWindow(e.Client(), limit, window, parts, ratelimit.WithStorage(ratelimit.StorageHash)))
+		case 2:
+			l = ratelimit.Must(ratelimit.NewSlidingLog(e.Client(), []ratelimit.Rule{{Limit: limit, Window: window}, {Limit: 2 * limit, Window: 5 * window}},
+				ratelimit.WithResolution(time.Duration(100+rng.IntN(300))*time.Millisecond)))
+		}
+		h.window, h.burst = min(h.window, window), max(h.burst, limit)
+		h.rate = float64(h.burst) / h.window.Seconds()
+		h.buckets = append(h.buckets, l)
+		for range 1 + rng.IntN(3) {
+			h.leased, h.of = append(h.leased, ratelimit.Must(ratelimit.NewLeased(l))), append(h.of, l)
+		}
+	}
+	return h
+}
+
+// excessInWindow is by how much the permits that were surely used within some window exceed the limit.
+func excessInWindow(used []spending, window time.Duration, limit int) int {
+	worst := -limit
+	for _, a := range used {
+		n := 0
+		for _, u := range used {
+			if !u.from.Before(a.from) && u.to.Sub(a.from) < window {
+				n += u.n
+			}
+		}
+		worst = max(worst, n-limit)
+	}
+	return worst
 }
 
 func (h *leasedHistory) uses(u spending, here bool) {

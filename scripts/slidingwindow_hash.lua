@@ -19,7 +19,9 @@
 -- Rule     "<longest window>/<resolution>", and "@" if a caller's clock wrote the last
 --          entry. " <window>/<instant>" follows for every longer window of another
 --          limiter that uses the key: its entries are kept until that instant, when
---          the last permit that it took leaves its window. "!" at the end: all permits of
+--          the last permit that it took leaves its window. Then "~<instant>/<id>", if slices were
+--          taken: until when they may be spent, and of which of them permits come back
+--          (slice). "!" at the end: all permits of
 --          the last entry were given back. The limiter's own rule is in ARGV, so that one
 --          comparison says that nobody else uses the key
 -- Reply    the words of a run
@@ -105,13 +107,19 @@ if said ~= rule or instant > slot then
   -- <writer/>
   -- <rewind>
   -- The server's clock stepped back before the slot of the last entry: permits taken after
-  -- that slot's present one count as taken in it.
-  -- needs: bounds budget call coarse corrupt first instant kept key last mark now oldest repair signed
-  -- sets: budget first instant last oldest repair
+  -- that slot's present one count as taken in it. If slices may be out, they count as taken a slot
+  -- from now, beyond which none lasts; and nothing of them comes back, because instants are used again.
+  -- needs: bounds budget call coarse corrupt first instant kept key last mark more now oldest repair said signed
+  -- sets: budget first instant last more oldest repair said
   if instant - coarse >= now and mark == '' and signed == '' then
     first, last = bounds(key)
     if not last then return {err = corrupt} end
     instant = now - now % coarse + coarse - 1
+    if string.find(more, '~', 1, true) then
+      instant = now + coarse - 1
+      more = string.gsub(more, '~.*', string.format('~%d/0', instant))
+      said = string.gsub(said, '~.*', string.format('~%d/0', instant))
+    end
     if oldest < instant then
       kept = 1
       local high = last
@@ -305,8 +313,8 @@ if allowed > 0 or repair then
   -- needs: base budget exists first forget gone instant key last oldest present recent renew repair said slack slot stored text total
   -- sets: budget exists oldest renew total
   if repair then
-    redis.call('HSET', key, 'instant', string.format('%d', instant), 'oldest', string.format('%d', oldest),
-      'last', string.format('%d', first + last))
+    redis.call('HSET', key, 'rule', said, 'instant', string.format('%d', instant),
+      'oldest', string.format('%d', oldest), 'last', string.format('%d', first + last))
   end
   local old = -1 -- the TTL
   if exists then old = redis.call('PTTL', key) end
@@ -399,6 +407,16 @@ allowed = times
 if n * allowed > room then allowed = math.max((room - room % n) / n, 0) end
 -- </charge>
 
+-- <lease>
+-- A slice: how many of the requests it gets (times), and how long it lasts (long).
+-- needs: least limit long present slot times used
+-- sets: long times
+local fits = math.max(limit - used, 0)
+-- <span/>
+-- </lease>
+
+-- <slice/>
+
 -- <ticket/>
 
 -- <giveback>
@@ -406,10 +424,11 @@ if n * allowed > room then allowed = math.max((room - room % n) / n, 0) end
 -- Only the last entry of a caller's clock stays as long as the clocks may be apart: without
 -- its instant, a clock that is behind would find the windows of that time unused again.
 -- If 512 entries or more came after the ticket's, nothing is given back: each takes 1 to 2 µs.
--- needs: back bounds budget call corrupt exists gone key present rule said slack where
+-- Of a slice, nothing is unless the state has its id.
+-- needs: back bounds budget call corrupt exists gone key present rule said slack where which
 -- sets: budget given
 local given = 0
-if exists then
+if exists and (which + 0 == 0 or string.match(said, '~%d+/(%d+)') == which) then
   local zero, number = bounds(key)
   local ends = call('HMGET', key, 'instant', 'total', 'base')
   local at, sum, read = ends[1] + 0, ends[2] + 0, 0

@@ -16,7 +16,9 @@
 -- Rule     "<longest window>/<resolution>", and "@" if a caller's clock wrote the last
 --          entry. " <window>/<instant>" follows for every longer window of another
 --          limiter that uses the key: its entries are kept until that instant, when
---          the last permit that it took leaves its window. "!" at the end: all permits of
+--          the last permit that it took leaves its window. Then "~<instant>/<id>", if slices were
+--          taken: until when they may be spent, and of which of them permits come back
+--          (slice). "!" at the end: all permits of
 --          the last entry were given back. The limiter's own rule is in ARGV, so that one
 --          comparison says that nobody else uses the key
 -- Reply    the words of a run
@@ -180,6 +182,16 @@ room = 4e12 - used
 allowed = times
 if n * allowed > room then allowed = math.max((room - room % n) / n, 0) end
 -- </charge>
+
+-- <lease>
+-- A slice: how many of the requests it gets (times), and how long it lasts (long).
+-- needs: least limit long present slot times used
+-- sets: long times
+local fits = math.max(limit - used, 0)
+-- <span/>
+-- </lease>
+
+-- <slice/>
 
 -- <ticket/>
 

@@ -79,14 +79,20 @@ if said ~= rule or instant > slot then
   -- </writer>
   -- <rewind>
   -- The server's clock stepped back before the slot of the last entry: permits taken after
-  -- that slot's present one count as taken in it.
-  -- needs: budget call coarse corrupt instant kept key last mark now oldest repair signed
-  -- sets: budget instant kept last oldest repair
+  -- that slot's present one count as taken in it. If slices may be out, they count as taken a slot
+  -- from now, beyond which none lasts; and nothing of them comes back, because instants are used again.
+  -- needs: budget call coarse corrupt instant kept key last mark more now oldest repair said signed
+  -- sets: budget instant kept last more oldest repair said
   if instant - coarse >= now and mark == '' and signed == '' then
     local length = call('LLEN', key)
     if length < 4 or length % 2 == 1 then return {err = corrupt} end
     last = length / 2 - 1
     instant = now - now % coarse + coarse - 1
+    if string.find(more, '~', 1, true) then
+      instant = now + coarse - 1
+      more = string.gsub(more, '~.*', string.format('~%d/0', instant))
+      said = string.gsub(said, '~.*', string.format('~%d/0', instant))
+    end
     if oldest < instant then
       kept = 1
       local high = last
@@ -140,6 +146,8 @@ if said ~= rule or instant > slot then
     others = own
     beside = string.format(' %d/%d%s', theirs, own, beside)
   end
+  local ends, id = string.match(more, '~(%d+)/(%d+)')
+  if ends and ends + held > present then beside = beside .. '~' .. ends .. '/' .. id end -- see slice
   text = text .. beside
   newest = math.min(instant, gone - longest) -- the full limit is back when the state is gone
   -- </others>

@@ -16,7 +16,9 @@
 -- Rule     "<longest window>/<resolution>", and "@" if a caller's clock wrote the last
 --          entry. " <window>/<instant>" follows for every longer window of another
 --          limiter that uses the key: its entries are kept until that instant, when
---          the last permit that it took leaves its window. "!" at the end: all permits of
+--          the last permit that it took leaves its window. Then "~<instant>/<id>", if slices were
+--          taken: until when they may be spent, and of which of them permits come back
+--          (slice). "!" at the end: all permits of
 --          the last entry were given back. The limiter's own rule is in ARGV, so that one
 --          comparison says that nobody else uses the key
 -- Reply    the words of a run
@@ -105,14 +107,20 @@ if said ~= rule or instant > slot then
   -- </writer>
   -- <rewind>
   -- The server's clock stepped back before the slot of the last entry: permits taken after
-  -- that slot's present one count as taken in it.
-  -- needs: budget call coarse corrupt instant kept key last mark now oldest repair signed
-  -- sets: budget instant kept last oldest repair
+  -- that slot's present one count as taken in it. If slices may be out, they count as taken a slot
+  -- from now, beyond which none lasts; and nothing of them comes back, because instants are used again.
+  -- needs: budget call coarse corrupt instant kept key last mark more now oldest repair said signed
+  -- sets: budget instant kept last more oldest repair said
   if instant - coarse >= now and mark == '' and signed == '' then
     local length = call('LLEN', key)
     if length < 4 or length % 2 == 1 then return {err = corrupt} end
     last = length / 2 - 1
     instant = now - now % coarse + coarse - 1
+    if string.find(more, '~', 1, true) then
+      instant = now + coarse - 1
+      more = string.gsub(more, '~.*', string.format('~%d/0', instant))
+      said = string.gsub(said, '~.*', string.format('~%d/0', instant))
+    end
     if oldest < instant then
       kept = 1
       local high = last
@@ -166,6 +174,8 @@ if said ~= rule or instant > slot then
     others = own
     beside = string.format(' %d/%d%s', theirs, own, beside)
   end
+  local ends, id = string.match(more, '~(%d+)/(%d+)')
+  if ends and ends + held > present then beside = beside .. '~' .. ends .. '/' .. id end -- see slice
   text = text .. beside
   newest = math.min(instant, gone - longest) -- the full limit is back when the state is gone
   -- </others>
@@ -333,6 +343,7 @@ if allowed > 0 or repair then
   -- needs: base budget exists forget gone instant kept key present recent renew repair said slack slot stored text total
   -- sets: budget exists forget renew total
   if repair then
+    if string.find(said, '~', 1, true) then redis.call('LSET', key, '0', said) end
     redis.call('LTRIM', key, '0', 2 * kept + 1)
     redis.call('RPUSH', key, string.format('%d', instant), string.format('%d', stored))
   end
@@ -411,6 +422,39 @@ allowed = times
 if n * allowed > room then allowed = math.max((room - room % n) / n, 0) end
 -- </charge>
 
+-- <lease>
+-- A slice: how many of the requests it gets (times), and how long it lasts (long).
+-- needs: least limit long present slot times used
+-- sets: long times
+local fits = math.max(limit - used, 0)
+-- <span>
+-- How long a slice lasts: until the instant at which its permits are dated, at most.
+-- needs: fits least long present slot times
+-- sets: long times
+times = math.min(times, math.max(math.min(fits, math.max(least, 1)), math.floor(fits / 4)))
+long = math.min(long, slot - present)
+if long < 1 then -- to be used at once
+  times = math.min(times, math.max(least, 1))
+  long = 0
+end
+-- </span>
+-- </lease>
+
+-- <slice>
+-- The state says until when slices may be spent, and of which of them permits may come back: of
+-- those that have its id. That of the first slice is the id until the clock steps back (rewind).
+-- needs: allowed id long out size slot text
+-- sets: text
+out[size + 1] = slot
+out[size + 2] = 0
+if allowed > 0 and long > 0 then
+  local plain, known = string.match(text, '^([^~]*)~?%d*/?(%d*)$')
+  if known ~= '' and known ~= '0' then id = known end
+  text = string.format('%s~%d/%s', plain, slot, id)
+  out[size + 2] = id + 0
+end
+-- </slice>
+
 -- <ticket>
 -- The instant of the entry.
 -- needs: out size slot
@@ -424,10 +468,11 @@ out[size + 2] = 0
 -- Only the last entry of a caller's clock stays as long as the clocks may be apart: without
 -- its instant, a clock that is behind would find the windows of that time unused again.
 -- If 512 entries or more came after the ticket's, nothing is given back: each takes 1 to 2 µs.
--- needs: back budget call corrupt exists gone instant key present rule said slack where
+-- Of a slice, nothing is unless the state has its id.
+-- needs: back budget call corrupt exists gone instant key present rule said slack where which
 -- sets: budget given
 local given = 0
-if exists then
+if exists and (which + 0 == 0 or string.match(said, '~%d+/(%d+)') == which) then
   local entries, count, latest = 512, 3, nil -- entries is exact if there are one or two
   while true do -- the last entries, and the total before them
     latest = call('LRANGE', key, -2 * count - 1, '-1')

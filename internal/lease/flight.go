@@ -34,6 +34,7 @@ func (f *Flight) Over() <-chan struct{} { return f.over }
 type Outcome struct {
 	Got                    bool  // the Waiting permits are there for who asked for them
 	Err                    error // the flight was lost
+	Of                     int   // see Reply
 	Left                   int   // permits beside those
 	RetryAfter, ResetAfter time.Duration
 }
@@ -53,6 +54,8 @@ type Reply struct {
 	Taken      int           // permits
 	Lasts      time.Duration // for so long, from when they were taken; 0: to be used at once
 	Ticket                   // of the slice
+	Of         int           // of several limits, the one that the reply is about
+	Ends       time.Duration // of a log: until the slot ends in which they were taken; 0: that is not known
 	Left       int           // permits that others may take
 	RetryAfter time.Duration // if there are none
 	ResetAfter time.Duration // until all are there
@@ -70,10 +73,16 @@ func (f *Flight) Landed(r Reply, now Instant) (unused Unused) {
 		f.outcome.Got = true
 		left -= int64(f.Waiting)
 	}
-	f.outcome.Left = int(left)
+	f.outcome.Left, f.outcome.Of = int(left), r.Of
+	if r.Ends > 0 {
+		k.turn = now.Mono + r.Ends
+	}
+	if r.Taken == 0 {
+		k.of.Store(int64(r.Of))
+	}
 	if left > 0 && r.Lasts > 0 {
 		s := &slice{
-			n: left, from: now.Mono, ends: f.sent.add(r.Lasts - r.Lasts/1000), place: r.Ticket, spare: left,
+			n: left, from: now.Mono, ends: f.sent.add(r.Lasts - r.Lasts/1000), place: r.Ticket, of: r.Of, spare: left,
 		}
 		s.left.Store(left)
 		s.early.Store(left / 4)
@@ -101,6 +110,9 @@ func (f *Flight) Landed(r Reply, now Instant) (unused Unused) {
 		k.pause /= 2
 	}
 	denied := k.until(now)
+	if !f.outcome.Got {
+		f.outcome.Of = denied.Of
+	}
 	if r.Taken == 0 { // also if permits have come back since
 		denied.RetryAfter = max(denied.RetryAfter, f.sent.Mono+r.RetryAfter-now.Mono)
 		denied.ResetAfter = max(denied.ResetAfter, denied.RetryAfter)

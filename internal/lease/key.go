@@ -13,13 +13,19 @@ type Rule struct {
 	Refill time.Duration // until the full limit is there again
 	Most   int           // unspent permits of a key that are held here; 0: as many as the demand is worth
 	Window bool          // all of the limit is there again when a window ends, and none before; unused permits of it come back in full
+	Slot   time.Duration // of a log, which also is a Window: its slices end with the slot in which they are taken; otherwise 0
 }
 
 // longest is how long a slice lasts at most. A longer one would save nothing more of a key that is worth one.
 const longest = 10 * time.Second
 
 // Long is how long a slice lasts.
-func (r Rule) Long() time.Duration { return min(r.Refill/4, longest) }
+func (r Rule) Long() time.Duration {
+	if r.Slot > 0 {
+		return min(r.Slot, longest)
+	}
+	return min(r.Refill/4, longest)
+}
 
 // memory is for how long a call counts in the demand.
 func (r Rule) memory() time.Duration { return max(time.Second, 4*r.Long()) }
@@ -44,6 +50,7 @@ type key struct {
 	least  atomic.Int64          // calls for fewer permits are asked for even so
 	full   atomic.Int64          // when the full limit was there again, as far as was known when a flight landed
 	denied atomic.Int64          // permits that were denied from memory since the demand was counted
+	of     atomic.Int64          // which limit denies
 
 	mu     sync.Mutex    // guards all below, and changes of slices
 	flight *Flight       // for a slice that is under way; nil: none is
@@ -53,6 +60,7 @@ type key struct {
 	at     time.Duration // to when
 	pause  float64
 	lost   time.Duration // when the last flight that was lost had begun
+	turn   time.Duration // of a log: when a slot ends at the latest; 0: it is not known
 	back   []Unused      // to be given back
 	closed bool          // calls go to the limiter
 	gone   bool          // what a flight brings is given back
@@ -75,6 +83,19 @@ func (k *key) demand(now time.Duration) float64 {
 		calls += s.weight(s.n-max(s.left.Load(), 0), now, k.memory)
 	}
 	return calls / k.memory.Seconds()
+}
+
+// ends is when slices end that are taken now, beside their length: with the window or the slot. 0: that is not known.
+func (k *key) ends(r Rule, now time.Duration) time.Duration {
+	switch {
+	case r.Slot == 0 && r.Window:
+		return max(time.Duration(k.full.Load())-now, 0)
+	case r.Slot == 0 || k.turn == 0:
+		return 0
+	case now < k.turn:
+		return min(k.turn-now, r.Slot)
+	}
+	return r.Slot - (now-k.turn)%r.Slot
 }
 
 // drop drops the slices that are over or used up. What is left of them, if it is worth a call, goes back with the next

@@ -47,6 +47,7 @@ type slice struct {
 	from  time.Duration // when it was there, by the monotonic clock
 	ends  Instant
 	place Ticket
+	of    int                   // which limit was the tightest when it was taken
 	spare int64                 // no more than so many of them can come back; guarded by the key's mu
 	early atomic.Int64          // with more left it is too early to ask for the next one
 	next  atomic.Pointer[slice] // that was taken after it

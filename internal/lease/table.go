@@ -53,6 +53,7 @@ const (
 // An Answer is a verdict, and what is known here.
 type Answer struct {
 	Verdict
+	Of         int           // which of several limits it is about, see Reply
 	Left       int           // permits that are left of this process's
 	RetryAfter time.Duration // if Denied: when this process asks again
 	ResetAfter time.Duration // until the full limit is there, as was known when the last flight landed
@@ -109,7 +110,7 @@ func (k *key) allowed(s *slice, left int64, now Instant, f *Flight) Answer {
 	if next := s.next.Load(); next != nil {
 		left += live(next, now)
 	}
-	return Answer{Verdict: Allowed, Left: int(left), ResetAfter: max(time.Duration(k.full.Load())-now.Mono, 0), Flight: f}
+	return Answer{Verdict: Allowed, Of: s.of, Left: int(left), ResetAfter: max(time.Duration(k.full.Load())-now.Mono, 0), Flight: f}
 }
 
 // denies reports whether a call for n permits that are not here is denied.
@@ -125,7 +126,7 @@ func (k *key) deniedNow(n int, now Instant) Answer {
 // until is a denial until this process asks again.
 func (k *key) until(now Instant) Answer {
 	wait := max(time.Duration(k.next.Load())-now.Mono, time.Microsecond)
-	return Answer{Verdict: Denied, RetryAfter: wait, ResetAfter: max(time.Duration(k.full.Load())-now.Mono, wait)}
+	return Answer{Verdict: Denied, Of: int(k.of.Load()), RetryAfter: wait, ResetAfter: max(time.Duration(k.full.Load())-now.Mono, wait)}
 }
 
 // ahead is the flight for the next slice if it is time, while left permits of s are there. If it is not, it looks again
@@ -149,11 +150,12 @@ func (t *Table) ahead(k *key, s *slice, left int64, now Instant) *Flight {
 }
 
 // worth is how many permits a slice of a key should have for which so many a second are asked, and left are there. It is
-// fewer than are asked for on average, so that most slices are used up before they end, which is with their window at the latest.
+// fewer than are asked for on average, so that most slices are used up before they end, which is with their window or slot at
+// the latest.
 func (t *Table) worth(k *key, demand float64, left int64, now Instant) int {
 	long := t.rule.Long()
-	if ends := time.Duration(k.full.Load()) - now.Mono; t.rule.Window && ends > 0 {
-		long = min(long, ends)
+	if left := k.ends(t.rule, now.Mono); left > 0 {
+		long = min(long, left)
 	}
 	calls := demand * long.Seconds()
 	want := min(int(calls-math.Sqrt(calls)), t.rule.Limit) - int(left)

@@ -18,7 +18,7 @@ type log struct {
 	instant, total, base, oldest int64
 }
 
-var logRule = regexp.MustCompile(`^([1-9]\d*)/([1-9]\d*)(@?)((?: \d+/\d+)*)(!?)$`)
+var logRule = regexp.MustCompile(`^([1-9]\d*)/([1-9]\d*)(@?)((?: \d+/\d+)*)(?:~(\d+)/\d+)?!?$`)
 
 // open reads the rule and the ends of a log. Entries up to edge have left the window; ok says whether the
 // ends show how many permits they had.
@@ -45,7 +45,13 @@ func (s *State) open(l log, now int64) (edge int64, ok bool) {
 			present = l.instant - slot + 1
 		} else {
 			l.instant = now - now%slot + slot - 1
+			if m[5] != "" {
+				l.instant = now + slot - 1
+			}
 		}
+	}
+	if ends, ok := numbers(m[5]); ok {
+		s.Leased = micros(max(min(ends[0], l.instant)-present, 0))
 	}
 	edge = present - window
 	if l.instant <= edge {

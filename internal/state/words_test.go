@@ -2,6 +2,8 @@ package state_test
 
 import (
 	"fmt"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -154,6 +156,38 @@ func TestSlicesOfWindows(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, states[0].Err, tt.key)
 		require.Equal(t, []any{tt.used, tt.empty, tt.leased}, []any{states[0].Used, states[0].Empty, states[0].Leased}, tt.key)
+	}
+}
+
+// TestSlicesOfLogs: until when they may be spent, also after the clock has stepped back.
+func TestSlicesOfLogs(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	start := s.Now.UnixMicro()
+	s.Advance(10 * time.Millisecond)
+	for _, tt := range []struct {
+		rule          string
+		last          int64
+		empty, leased time.Duration
+	}{
+		{"1000000/25000~%d/77", start + 24_999, 1_014_999 * time.Microsecond, 14_999 * time.Microsecond},
+		{"1000000/25000@ 60000000/9000000000000000~%d/77!", start + 24_999, 1_014_999 * time.Microsecond, 14_999 * time.Microsecond},
+		{"1000000/25000~%d/77", start + 74_999, 1_024_999 * time.Microsecond, 24_999 * time.Microsecond}, // the clock stepped back
+		{"1000000/25000", start + 74_999, 1_014_999 * time.Microsecond, 0},
+	} {
+		rule, last := tt.rule, strconv.FormatInt(tt.last, 10)
+		if strings.Contains(rule, "~") {
+			rule = fmt.Sprintf(rule, tt.last)
+		}
+		require.NoError(t, s.Admin.FlushAll(t.Context()).Err())
+		keys := []string{"ratelimit:default:slidingwindow-list{a}", "ratelimit:default:slidingwindow-hash{b}"}
+		require.NoError(t, s.Admin.RPush(t.Context(), keys[0], rule, "0", last, "20").Err())
+		require.NoError(t, s.Admin.HSet(t.Context(), keys[1], "rule", rule, "base", "0", "oldest", last, "instant", last, "total", "20", "first", "0", "last", "1").Err())
+		states, err := state.Read(t.Context(), s.Admin, keys, 1)
+		require.NoError(t, err)
+		for _, held := range states {
+			require.NoError(t, held.Err, rule)
+			require.Equal(t, []any{int64(20), tt.empty, tt.leased}, []any{held.Used, held.Empty, held.Leased}, rule)
+		}
 	}
 }
 

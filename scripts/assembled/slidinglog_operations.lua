@@ -10,11 +10,17 @@
 --          <permits>c<times>          charges: taken whether they fit or not, as a debt, which
 --                                     is repaid before anybody is allowed again
 --          <permits>g<where>/<which>  give back what a ticket stands for; a credit has no <where>
+--          <most>d<waiting>/<microseconds>/<id>
+--                                     a slice: up to so many permits, to be spent within so many
+--                                     microseconds, and at least those that callers wait for
+--                                     (lease). The id is for those that may come back (mark)
 -- Reply  for each key and operation:
 --          x, c  the algorithm's words of a run. The first word is the number of requests
 --                allowed, or charged: these are the first ones of the run
 --          e     the same, and the two words of a ticket of the last request allowed
 --          g     the permits given back, rounded up
+--          d     the microseconds within which the permits may be spent, 0 for at once; the words
+--                of a run of as many requests for one permit; the two words of a ticket
 --        If a key fails, one -1 comes in place of all that was not done: the key is as it
 --        was before that (unless the user may not run a command that comes after the
 --        first command that writes). Of an operation on its own, which has a script
@@ -113,14 +119,20 @@ local function decide(key, operations)
       -- <rewind>
     if not back then -- giving back repairs nothing
         -- The server's clock stepped back before the slot of the last entry: permits taken after
-        -- that slot's present one count as taken in it.
-        -- needs: budget call coarse corrupt instant kept key last mark now oldest repair signed
-        -- sets: budget instant kept last oldest repair
+        -- that slot's present one count as taken in it. If slices may be out, they count as taken a slot
+        -- from now, beyond which none lasts; and nothing of them comes back, because instants are used again.
+        -- needs: budget call coarse corrupt instant kept key last mark more now oldest repair said signed
+        -- sets: budget instant kept last more oldest repair said
         if instant - coarse >= now and mark == '' and signed == '' then
           local length = call('LLEN', key)
           if length < 4 or length % 2 == 1 then return {err = corrupt} end
           last = length / 2 - 1
           instant = now - now % coarse + coarse - 1
+          if string.find(more, '~', 1, true) then
+            instant = now + coarse - 1
+            more = string.gsub(more, '~.*', string.format('~%d/0', instant))
+            said = string.gsub(said, '~.*', string.format('~%d/0', instant))
+          end
           if oldest < instant then
             kept = 1
             local high = last
@@ -175,6 +187,8 @@ local function decide(key, operations)
         others = own
         beside = string.format(' %d/%d%s', theirs, own, beside)
       end
+      local ends, id = string.match(more, '~(%d+)/(%d+)')
+      if ends and ends + held > present then beside = beside .. '~' .. ends .. '/' .. id end -- see slice
       text = text .. beside
       newest = math.min(instant, gone - longest) -- the full limit is back when the state is gone
       -- </others>
@@ -286,10 +300,11 @@ local function decide(key, operations)
       -- Only the last entry of a caller's clock stays as long as the clocks may be apart: without
       -- its instant, a clock that is behind would find the windows of that time unused again.
       -- If 512 entries or more came after the ticket's, nothing is given back: each takes 1 to 2 µs.
-      -- needs: back budget call corrupt exists gone instant key present rule said slack where
+      -- Of a slice, nothing is unless the state has its id.
+      -- needs: back budget call corrupt exists gone instant key present rule said slack where which
       -- sets: budget given
       local given = 0
-      if exists then
+      if exists and (which + 0 == 0 or string.match(said, '~%d+/(%d+)') == which) then
         local entries, count, latest = 512, 3, nil -- entries is exact if there are one or two
         while true do -- the last entries, and the total before them
           latest = call('LRANGE', key, -2 * count - 1, '-1')
@@ -345,6 +360,203 @@ local function decide(key, operations)
       end
       size = size + 1
       out[size] = given
+    elseif kind == 'd' then
+      local least, long, id, further = string.match(operations, '^%d+d(%d+)/(%d+)/(%d+),?()', begin)
+      local n, times = 1, permits + 0
+      least = least + 0
+      long = long + 0
+      stop = further
+      -- <lease>
+      -- A slice: how many of the requests it gets (times), and how long it lasts (long).
+      -- needs: bases least limits long present rules slot times total
+      -- sets: long times
+      local fits = math.max(limits[1] + bases[1] - total, 0)
+      for r = 2, rules do
+        fits = math.max(math.min(fits, limits[r] + bases[r] - total), 0)
+      end
+      -- <span>
+      -- How long a slice lasts: until the instant at which its permits are dated, at most.
+      -- needs: fits least long present slot times
+      -- sets: long times
+      times = math.min(times, math.max(math.min(fits, math.max(least, 1)), math.floor(fits / 4)))
+      long = math.min(long, slot - present)
+      if long < 1 then -- to be used at once
+        times = math.min(times, math.max(least, 1))
+        long = 0
+      end
+      -- </span>
+      local some = times > 0
+      if not some then times = 1 end
+      -- <fit>
+      -- needs: n times rules limits total bases
+      -- sets: allowed before
+      local allowed, before = times, total
+      for r = 1, rules do
+        local room = limits[r] + bases[r] - total
+        if n * allowed > room then
+          allowed = math.max((room - room % n) / n, 0) -- room is below 0 if the limit was lowered
+        end
+      end
+      if not some then allowed = 0 end
+      -- <seek>
+      -- Computes, for each rule that blocks the first denied request, when the entry leaves its
+      -- window that makes room. It is an entry of this execution if the stored ones are not
+      -- enough.
+      -- needs: alives allowed bases budget call corrupt gone key last left limits n now recent rules slot stored times total windows
+      -- sets: blocking budget wait
+      local wait, blocking = 0, 0
+      if allowed < times then
+        for r = 1, rules do
+          local over = total - bases[r] + (allowed + 1) * n - limits[r] -- so many permits have to leave
+          if over > 0 then
+            local leaves = slot
+            if bases[r] + over <= stored then
+              leaves = alives[r]
+              if over > 1 then
+                local below, belowSum, goal = left[r], bases[r], bases[r] + over
+                -- <reach>
+                -- Finds the instant (leaves) of the first entry whose total reaches the goal. It
+                -- comes after the entry below, whose total is belowSum.
+                -- needs: below belowSum budget call corrupt goal key last leaves recent stored
+                -- sets: budget leaves
+                local above = last
+                if not above then
+                  local length = call('LLEN', key)
+                  if length < 4 or length % 2 == 1 then return {err = corrupt} end
+                  above = length / 2 - 1
+                end
+                local final, aboveSum, readings = above, stored, 0
+                local guess = math.min(below + goal - belowSum - 1, above - 1) -- right if entries have one permit each
+                while true do
+                  local pair = call('LRANGE', key, 2 * guess + 1, 2 * guess + 3)
+                  local sum = tonumber(pair[1])
+                  local after = stored
+                  leaves = recent
+                  if guess + 1 < final then
+                    leaves = tonumber(pair[2])
+                    after = tonumber(pair[3])
+                  end
+                  if not (sum and after and leaves) then return {err = corrupt} end
+                  if sum >= goal then
+                    above = guess
+                    aboveSum = sum
+                  elseif after < goal then
+                    below = guess + 1
+                    belowSum = after
+                  else
+                    break
+                  end
+                  if below >= above then return {err = corrupt} end -- the entries are not in order
+                  readings = readings + 1
+                  local share = 1 / 2
+                  if readings < 4 then share = (goal - 1 - belowSum) / (aboveSum - belowSum) else budget = budget - 8 end
+                  guess = below + math.floor((above - below) * share)
+                end
+                -- </reach>
+              end
+            end
+            local blocked = leaves + windows[r]
+            if allowed == 0 and blocked > gone then blocked = gone end
+            blocked = blocked - now
+            if blocked > wait then
+              wait = blocked
+              blocking = r
+            end
+          end
+        end
+      end
+      -- <take>
+      -- needs: n longest slot total allowed others newest gone
+      -- sets: total newest gone
+      total = total + allowed * n
+      if allowed > 0 then
+        newest = slot
+        gone = slot + longest
+        if others > gone then gone = others end
+      end
+      size = size + 1
+      out[size] = allowed > 0 and long or 0
+      -- <words>
+      -- needs: out size now rules bases newest allowed before wait blocking
+      -- sets: size
+      out[size + 1] = allowed
+      out[size + 2] = newest - now
+      out[size + 3] = wait
+      for r = 1, rules do
+        out[size + 3 + r] = before - bases[r]
+      end
+      out[size + 4 + rules] = blocking
+      size = size + 4 + rules
+      -- <slice>
+      -- The state says until when slices may be spent, and of which of them permits may come back: of
+      -- those that have its id. That of the first slice is the id until the clock steps back (rewind).
+      -- needs: allowed id long out size slot text
+      -- sets: text
+      out[size + 1] = slot
+      out[size + 2] = 0
+      if allowed > 0 and long > 0 then
+        local plain, known = string.match(text, '^([^~]*)~?%d*/?(%d*)$')
+        if known ~= '' and known ~= '0' then id = known end
+        text = string.format('%s~%d/%s', plain, slot, id)
+        out[size + 2] = id + 0
+      end
+      size = size + 2
+      if allowed > 0 or repair then
+        -- <store>
+          -- needs: base budget exists forget gone instant kept key present recent renew repair said slack slot stored text total
+          -- sets: budget exists forget renew total
+          if repair then
+            if string.find(said, '~', 1, true) then redis.call('LSET', key, '0', said) end
+            redis.call('LTRIM', key, '0', 2 * kept + 1)
+            redis.call('RPUSH', key, string.format('%d', instant), string.format('%d', stored))
+          end
+          local old = -1 -- the TTL
+          if exists then old = redis.call('PTTL', key) end
+          if total > stored then -- a call is allowed
+            -- Totals only grow. Before they are too large to be exact, the permits that count under
+            -- the longest rule begin a new log, as if taken now: they count for longer than they
+            -- should, never for less.
+            if total > 2 ^ 52 then
+              renew = true
+              exists = false
+              total = math.min(total - base, 2 ^ 51)
+            end
+            local sum = string.format('%d', total)
+            if renew then redis.call('UNLINK', key) end
+            if not exists then
+              redis.call('RPUSH', key, text, '0', string.format('%d', slot), sum) -- entries 0 and 1
+            else
+              if recent == slot then
+                redis.call('LSET', key, '-1', sum) -- the last entry is of this slot
+              elseif text ~= said and string.sub(said, -1) == '!' then -- it has no permits
+                redis.call('LSET', key, '-2', string.format('%d', slot))
+                redis.call('LSET', key, '-1', sum)
+              else
+                redis.call('RPUSH', key, string.format('%d', slot), sum)
+              end
+              if forget > 1000 then
+                forget = math.min(forget, 200000) -- the rest is for the next calls
+                budget = budget - forget / 500
+              end
+              if forget > 0 then redis.call('LTRIM', key, 2 * forget, '-1') end
+              if forget > 0 or text ~= said then redis.call('LSET', key, '0', text) end
+            end
+          end
+          -- The TTL is set to 0.9 s more than needed, so that a key in use needs it only about once
+          -- a second. It is odd, because Redis 7.2.0 writes 100000000 as 1e+8.
+          local ttl = (gone - present) / 1000
+          ttl = ttl - ttl % 2 + slack
+          if old < ttl + 50 or old > ttl + 950 then redis.call('PEXPIRE', key, ttl + 901) end
+      else
+        -- <expire>
+          -- A denial repairs a lost TTL, and changes nothing else.
+          -- needs: key present exists gone slack
+          -- sets:
+          if exists and redis.call('PTTL', key) == -1 then
+            local ttl = (gone - present) / 1000
+            redis.call('PEXPIRE', key, ttl - ttl % 2 + 901 + slack)
+          end
+      end
     else
       local change = repair
       repeat
@@ -473,6 +685,7 @@ local function decide(key, operations)
           -- needs: base budget exists forget gone instant kept key present recent renew repair said slack slot stored text total
           -- sets: budget exists forget renew total
           if repair then
+            if string.find(said, '~', 1, true) then redis.call('LSET', key, '0', said) end
             redis.call('LTRIM', key, '0', 2 * kept + 1)
             redis.call('RPUSH', key, string.format('%d', instant), string.format('%d', stored))
           end

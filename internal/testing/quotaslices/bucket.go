@@ -6,6 +6,8 @@ type Rule struct {
 	Flow  int // buckets: units that a tick restores
 	Span  int // windows: ticks
 	Slot  int // logs: ticks of a slot
+
+	Also []Rule // logs: longer windows of the same limiter
 }
 
 // Counting is how a bucket counts a slice.

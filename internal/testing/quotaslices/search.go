@@ -61,11 +61,12 @@ func Search(s Scope) Found {
 				}
 				for _, m := range moves {
 					w := waited
-					if !w.apply(s.Algorithm, m) {
+					ok, changed := w.apply(s.Algorithm, m)
+					if !changed {
 						continue
 					}
 					m.Pause = pause
-					if m.Op == Plain || m.Op == Lease {
+					if ok && (m.Op == Plain || m.Op == Lease) {
 						if excess := s.excess(&w); excess > found.Excess {
 							found.Excess, found.History = excess, append(historyOf(nodes, i), m)
 						}
@@ -106,7 +107,8 @@ func (p *Player) Play(m Move) (ok bool) {
 		p.world.tick(p.Algorithm)
 	}
 	w := p.world
-	if ok = w.apply(p.Algorithm, m); ok {
+	ok, changed := w.apply(p.Algorithm, m)
+	if changed {
 		p.world = w
 	}
 	return ok
@@ -121,6 +123,9 @@ func (p *Player) Uses() (n int) {
 	}
 	return n
 }
+
+// Lasts is for how many ticks the slice may be spent that was taken last.
+func (p *Player) Lasts() int { return int(p.world.uses[p.Uses()-1].until) }
 
 // Remaining is the permits that a rule finds left now.
 func (p *Player) Remaining(rule int) int { return p.remaining(&p.world, int8(rule)) }
@@ -138,22 +143,35 @@ func Random(s Scope, rng *rand.Rand, histories int) Found {
 	moves := s.moves()
 	var found Found
 	for range histories {
-		var w World
-		var h History
-		for range maxCalls {
-			m, next := moves[rng.IntN(len(moves))], w
-			m.Pause = int8(rng.IntN(s.Pause + 1))
-			for range m.Pause {
-				next.tick(s.Algorithm)
-			}
-			if !next.apply(s.Algorithm, m) {
-				continue
-			}
-			w, h = next, append(h, m)
-			if excess := s.excess(&w); excess > found.Excess {
-				found.Excess, found.History = excess, append(History{}, h...)
-			}
+		if h, worst := random(s, moves, rng); worst > found.Excess {
+			found.Excess, found.History = worst, h
 		}
 	}
 	return found
+}
+
+// RandomHistory makes one.
+func RandomHistory(s Scope, rng *rand.Rand) History {
+	h, _ := random(s, s.moves(), rng)
+	return h
+}
+
+// random makes a history, and stops where it exceeds the rule, by worst.
+func random(s Scope, moves []Move, rng *rand.Rand) (h History, worst int) {
+	var w World
+	for range maxCalls {
+		m, next := moves[rng.IntN(len(moves))], w
+		m.Pause = int8(rng.IntN(s.Pause + 1))
+		for range m.Pause {
+			next.tick(s.Algorithm)
+		}
+		if _, changed := next.apply(s.Algorithm, m); !changed {
+			continue
+		}
+		w, h = next, append(h, m)
+		if worst = s.excess(&w); worst > 0 {
+			break
+		}
+	}
+	return h, worst
 }

@@ -18,6 +18,8 @@ var (
 	windows     = []Rule{{Limit: 3, Span: 6}, {Limit: 3, Span: 3}}
 	moreWindows = []Rule{{Limit: 2, Span: 6}, {Limit: 4, Span: 4}, {Limit: 3, Span: 2}}
 	log         = []Rule{{Limit: 3, Span: 6, Slot: 3}}
+	moreLogs    = []Rule{{Limit: 3, Span: 6, Slot: 3}, {Limit: 2, Span: 2, Slot: 2}}
+	twoWindows  = []Rule{{Limit: 2, Span: 2, Slot: 2, Also: []Rule{{Limit: 3, Span: 6}}}}
 	logs        = []Rule{{Limit: 3, Span: 6, Slot: 3}, {Limit: 4, Span: 6, Slot: 2}}
 )
 
@@ -46,8 +48,12 @@ func TestNothingExceedsTheRule(t *testing.T) {
 		"fixed windows of three lengths": {&Window{Rules: moreWindows, Returns: true}, 5, 7},
 
 		"a log":                              {&Log{Rules: log, Steps: []int8{-1, -2, -3}, Returns: true}, 4, 7},
-		"a log, slices reach a slot further": {&Log{Rules: log, Further: 1, Steps: []int8{-1, -2, -3}, Returns: true}, 4, 9},
-		"logs of two slots":                  {&Log{Rules: logs, Returns: true}, 4, 7},
+		"logs of two slots":                  {&Log{Rules: logs, Ns: []int8{1, 2, 4}, Returns: true}, 4, 7},
+		"logs of two slots, and the clock":   {&Log{Rules: logs, Ns: []int8{1, 3}, Steps: []int8{-1, -3}, Returns: true}, 4, 6},
+		"logs of two slots and lengths":      {&Log{Rules: moreLogs, Ns: []int8{1, 2}, Steps: []int8{-2}, Returns: true}, 4, 7},
+		"a log of two windows":               {&Log{Rules: twoWindows, Ns: []int8{1, 2}, Steps: []int8{-2}, Returns: true}, 4, 8},
+		"a log, and callers' clocks":         {&Log{Rules: log, Ns: []int8{1, 2}, Clocks: []int8{-2, 2}, Returns: true}, 4, 6},
+		"logs of two slots, callers' clocks": {&Log{Rules: logs, Ns: []int8{1, 3}, Clocks: []int8{3}, Returns: true}, 4, 5},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -92,8 +98,9 @@ func TestTheSearchFindsWhatOtherRulesBreak(t *testing.T) {
 
 		"a slice lasts beyond its window":                  {Scope{&Window{Rules: window, Beyond: 1}, 3, 5}, 3},
 		"a shorter rule opens a window while slices spend": {Scope{&Window{Rules: windows, Unmarked: true}, 3, 7}, 3},
-		"a slice reaches further than it is dated":         {Scope{&Log{Rules: log, Further: 1, DatedAtTaking: true}, 3, 9}, 3},
-		"entries of slices move with the clock":            {Scope{&Log{Rules: log, Steps: []int8{-1}, Rewound: true}, 4, 7}, 2},
+		"a slice lasts longer than it is dated":            {Scope{&Log{Rules: log, Beyond: 1}, 3, 9}, 3},
+		"permits of slices move with the clock":            {Scope{&Log{Rules: log, Steps: []int8{-1}, Rewound: true}, 4, 7}, 3},
+		"what is dated again comes back":                   {Scope{&Log{Rules: log, Ns: []int8{1, 3}, Steps: []int8{-1}, Returns: true, AnyID: true}, 6, 6}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -122,10 +129,13 @@ func TestRandomHistoriesOfLargerRules(t *testing.T) {
 			Rules: []Rule{{Limit: 8, Span: 12}, {Limit: 6, Span: 9}, {Limit: 10, Span: 5}}, Returns: true, Steps: []int8{-2, -7},
 		}, maxCalls, 12},
 		"logs": {&Log{
-			Rules: []Rule{{Limit: 8, Span: 12, Slot: 4}, {Limit: 6, Span: 20, Slot: 5}}, Returns: true,
+			Rules: []Rule{{Limit: 8, Span: 12, Slot: 4}, {Limit: 6, Span: 20, Slot: 5}}, Returns: true, Steps: []int8{-3, -6},
+		}, maxCalls, 12},
+		"logs and callers' clocks": {&Log{
+			Rules: []Rule{{Limit: 8, Span: 12, Slot: 4}, {Limit: 6, Span: 20, Slot: 5}}, Returns: true, Clocks: []int8{-4, 6},
 		}, maxCalls, 12},
 		"a log": {&Log{
-			Rules: []Rule{{Limit: 8, Span: 12, Slot: 4}}, Further: 1, Returns: true, Steps: []int8{-2, -4, -7},
+			Rules: []Rule{{Limit: 8, Span: 12, Slot: 4}}, Returns: true, Steps: []int8{-2, -4, -7},
 		}, maxCalls, 12},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -2,8 +2,11 @@ package quotaslices
 
 import "fmt"
 
-// maxCalls is the most calls of a history.
-const maxCalls = 5
+// maxCalls is the most calls of a history, and maxRules the most rules.
+const (
+	maxCalls = 6
+	maxRules = 3
+)
 
 // A World is everything that decides how a history goes on. Its times are ticks from now. It has no pointers, so that
 // worlds can be compared.
@@ -19,7 +22,7 @@ type use struct {
 	slice bool // may be given back
 	rule  int8
 	place int8 // where the permits are: the server's instant, or the start of the window
-	epoch int8 // of a bucket in which they were taken: 2 the last one, 1 the one before it, 0 one of which nothing is known
+	epoch int8 // in which they were taken: 2 the last one, 1 the one before it (buckets), 0 one of which nothing is known
 }
 
 // A key is its state. Instants are those of the server's clock.
@@ -29,11 +32,14 @@ type key struct {
 	at     int8 // a bucket's instant; a window's start
 	used   int8 // units missing at that instant; permits used
 	ends   int8 // until then slices may be spent, if that is after at
-	lasts  int8 // windows: the longest of the rules that have taken permits; logs: the longest slice that is out
+	lasts  int8 // windows: the longest of the rules that have taken permits
 	coarse int8 // logs: the slot of the last entry
+	signed bool // logs: a caller's clock dated it
+	mark   int8 // logs: 1 slices may be out, of which nothing comes back; 2 the mark has an id
 
 	epochs [2]epoch        // buckets: the older one first
 	log    [maxCalls]entry // logs
+	needs  [maxRules]entry // logs: until when each rule needs what is there
 	phase  int8            // logs: of the server's clock, in the slots of all rules
 }
 
@@ -44,7 +50,11 @@ type epoch struct {
 	slack  int8 // the least of what was missing beyond what had to be
 }
 
-type entry struct{ at, n int8 }
+// An entry is n permits, dated at an instant.
+type entry struct {
+	at, n int8
+	there bool
+}
 
 // An Op is what a call does.
 type Op int8
@@ -66,6 +76,7 @@ type Move struct {
 	Long  int8
 	Late  int8 // ticks from the execution of a Lease until its reply
 	Of    int8
+	Clock int8 // logs: the caller's, which decides; 0: the server's
 }
 
 func (m Move) String() string {
@@ -75,6 +86,9 @@ func (m Move) String() string {
 	}
 	switch m.Op {
 	case Plain:
+		if m.Clock > 0 {
+			return text + fmt.Sprintf("take %d by clock %d [%d]", m.N, m.Clock, m.Rule)
+		}
 		return text + fmt.Sprintf("take %d [%d]", m.N, m.Rule)
 	case Lease:
 		return text + fmt.Sprintf("lease %d for %d, the reply %d later [%d]", m.N, m.Long, m.Late, m.Rule)
@@ -87,7 +101,7 @@ func (m Move) String() string {
 // An Algorithm is how a key of one kind decides.
 type Algorithm interface {
 	// take takes the permits of a Plain or a Lease from w.key if they fit. It returns the place of the permits and the
-	// last tick at which a slice of them may be spent.
+	// last tick at which a slice of them may be spent. What it changes of w if they do not fit is what a denial stores.
 	take(w *World, m Move) (place, until int8, ok bool)
 	// giveBack is what the key gets of n permits.
 	giveBack(w *World, u use, n int8)
@@ -100,36 +114,37 @@ type Algorithm interface {
 	moves() []Move
 }
 
-// apply makes the move, after its pause. ok is false if it is not possible.
-func (w *World) apply(a Algorithm, m Move) (ok bool) {
+// apply makes the move, after its pause. ok is false if it is not possible; changed says whether it does anything.
+func (w *World) apply(a Algorithm, m Move) (ok, changed bool) {
 	switch m.Op {
 	case Plain, Lease:
+		before := w.key
 		place, until, ok := a.take(w, m)
 		if !ok {
-			return false
+			return false, w.key != before
 		}
 		for i := range w.uses {
 			if w.uses[i].n == 0 {
 				w.uses[i] = use{n: m.N, until: until, slice: m.Op == Lease, rule: m.Rule, place: place, epoch: 2}
-				return true
+				return true, true
 			}
 		}
 		panic("quotaslices: too many uses")
 	case Return:
 		u := &w.uses[m.Of]
 		if !u.slice || u.n < m.N || u.n == 0 {
-			return false
+			return false, false
 		}
 		a.giveBack(w, *u, m.N)
 		u.n -= m.N
 		if u.n == 0 {
 			w.close(int(m.Of))
 		}
-		return true
+		return true, true
 	}
 	w.shift(-m.N)
 	w.key.phase += m.N
-	return true
+	return true, true
 }
 
 // close drops use i.
@@ -162,9 +177,11 @@ func (w *World) shift(ticks int8) {
 			k.epochs[i].since = max(k.epochs[i].since+ticks, -100)
 		}
 	}
-	for i := range k.log {
-		if k.log[i].n > 0 {
-			k.log[i].at = max(k.log[i].at+ticks, -100)
+	for _, all := range [][]entry{k.log[:], k.needs[:]} {
+		for i := range all {
+			if all[i].there {
+				all[i].at = max(all[i].at+ticks, -100)
+			}
 		}
 	}
 	for i := range w.uses {
