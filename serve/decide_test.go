@@ -191,6 +191,7 @@ func TestQuotaMode(t *testing.T) {
 		s.expect("OVER | OK 8 of 10/minute, 1m0s | OVER 0 of 1/day, 24h0m0s | OVER 0 of 2/day, 24h0m0s", both())
 		s.expect("OK | OK 7 of 10/minute, 1m0s", request(1, "user=42")) // what the denied request took was given back
 		s.expect("OVER | OVER 0 of 10/minute, 1m0s | OVER 0 of 2/day, 24h0m0s", request(9, "user=42", "quota=b:1"))
+		s.expect("OVER | OK 3 of 3/minute, 0s | OVER 0 of 2/day, 24h0m0s", request(1, "sliding=1", "quota=b")) // as if it had taken nothing
 	})
 	const counts = `domain: shop
 descriptors:

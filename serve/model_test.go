@@ -143,7 +143,7 @@ func decide(all []*modelPart, now int64) (denied bool) {
 	if denied {
 		for _, p := range taken {
 			p.state.(exact.Settler).GiveBack(now, p.hits, p.place)
-			p.answer.Remaining += p.hits
+			p.answer = p.peek(now)
 		}
 	}
 	return denied

@@ -177,8 +177,14 @@ func (t *taken) giveBack(ctx context.Context) {
 		} else {
 			err = p.ticket.Settle(ctx, 0)
 		}
-		if err == nil { // otherwise the hits stay taken, and no limit is exceeded
-			p.of.result.Remaining += p.of.hits
+		if err != nil { // then the hits stay taken, and no limit is exceeded
+			continue
+		}
+		p.of.result.Remaining += p.of.hits
+		if p.hold == nil && p.of.algorithm != fixedWindow { // without these hits, it is reset at another time
+			if r, err := p.of.limiter.Peek(ctx, p.of.key); err == nil {
+				p.of.result = r
+			}
 		}
 	}
 }
