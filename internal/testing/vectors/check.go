@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit"
@@ -25,6 +26,10 @@ func Restore(t testing.TB, s *limitertest.Stage, g Group, c Case) {
 		require.NoError(t, s.Admin.Set(ctx, g.Key, held, ttl).Err())
 	case []string:
 		require.NoError(t, s.Admin.RPush(ctx, g.Key, held).Err())
+	case map[string]int64:
+		for member, score := range held {
+			require.NoError(t, s.Admin.ZAdd(ctx, g.Key, redis.Z{Score: float64(score), Member: member}).Err())
+		}
 	}
 	require.NoError(t, s.Admin.PExpire(ctx, g.Key, ttl).Err())
 }
@@ -39,6 +44,12 @@ func Compare(t testing.TB, s *limitertest.Stage, g Group, c Case, about string) 
 		held = s.Admin.Get(ctx, g.Key).Val()
 	case "list":
 		held = s.Admin.LRange(ctx, g.Key, 0, -1).Val()
+	case "zset":
+		members := map[string]int64{}
+		for _, z := range s.Admin.ZRangeWithScores(ctx, g.Key, 0, -1).Val() {
+			members[z.Member.(string)] = int64(z.Score)
+		}
+		held = members
 	default:
 		require.Equal(t, "none", kind, about)
 	}

@@ -24,7 +24,7 @@ type Group struct {
 	Args      []string         `json:"args"` // ARGV behind the first one, and in front of the operation
 	Cases     []Case           `json:"-"`
 
-	// Build makes the limiter.
+	// Build makes the limiter; nil: permits are held, and one is made of the rule.
 	Build func(ratelimit.Client) (ratelimit.Limiter, error) `json:"-"`
 }
 
@@ -142,7 +142,7 @@ func texts(numbers ...int64) (all []string) {
 }
 
 // All are the groups of the file.
-func All() []Group { return slices.Concat(buckets(), logs(), windows()) }
+func All() []Group { return slices.Concat(buckets(), logs(), windows(), held()) }
 
 // steps makes so many cases. back: the clock steps back now and then.
 func (h *history) steps(count int, start int64, back bool) []Case {
