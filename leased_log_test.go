@@ -225,3 +225,52 @@ func TestAHotKeyOfALog(t *testing.T) {
 		})
 	}
 }
+
+// TestASliceOfALogInTheState: what the rule in the state says of slices, and whose permits come back.
+func TestASliceOfALogInTheState(t *testing.T) {
+	for _, storage := range []ratelimit.Storage{ratelimit.StorageList, ratelimit.StorageHash} {
+		s := limitertest.OnMiniredis(t)
+		l := ratelimit.Must(ratelimit.NewSlidingWindow(s.Client, 100, time.Second, ratelimit.WithStorage(storage)))
+		operate := func(list string) []int64 {
+			words, err := ratelimit.DecideList(l, "k", []byte(list))
+			require.NoError(t, err)
+			return words
+		}
+		says := func(want string) {
+			t.Helper()
+			rule := s.Admin.LIndex(ctx, "ratelimit:default:slidingwindow-list{k}", 0).Val()
+			if storage == ratelimit.StorageHash {
+				rule = s.Admin.HGet(ctx, "ratelimit:default:slidingwindow-hash{k}", "rule").Val()
+			}
+			require.Equal(t, want, rule)
+		}
+		start := s.Now.UnixMicro()
+		first := start + 24_999
+		s.Advance(10 * time.Millisecond)
+		require.Equal(t, []int64{14_999, 8, 14_999, 0, 0, first, 77}, operate("8d1/1000000/77"))
+		says(fmt.Sprintf("1000000/25000~%d/77", first))
+		require.Equal(t, []int64{5_000, 8, 14_999, 0, 8, first, 77}, operate("8d1/5000/78"), "the id of the first")
+		require.Equal(t, []int64{0}, operate(fmt.Sprintf("1g%d/78", first)))
+		require.Equal(t, []int64{5}, operate(fmt.Sprintf("5g%d/77", first)))
+		require.Equal(t, 89, must(t)(l.Peek(ctx, "k")).Remaining)
+
+		s.Advance(20 * time.Millisecond)
+		must(t)(l.TryAcquire(ctx, "k"))
+		says(fmt.Sprintf("1000000/25000~%d/77", first))
+		s.Advance(-25 * time.Millisecond) // before the slot of the last one
+		must(t)(l.TryAcquireN(ctx, "k", 100))
+		moved := start + 5_000 + 24_999
+		says(fmt.Sprintf("1000000/25000~%d/0", moved))
+		require.Equal(t, []int64{0}, operate(fmt.Sprintf("1g%d/77", first)), "the clock has stepped back")
+		require.Equal(t, []int64{24_999, 8, 24_999, 0, 12, moved, 79}, operate("8d1/1000000/79"))
+		says(fmt.Sprintf("1000000/25000~%d/79", moved))
+		require.Equal(t, []int64{8}, operate(fmt.Sprintf("8g%d/79", moved)))
+
+		s.Advance(1024 * time.Millisecond)
+		must(t)(l.TryAcquire(ctx, "k"))
+		says(fmt.Sprintf("1000000/25000~%d/79", moved))
+		s.Advance(time.Millisecond)
+		must(t)(l.TryAcquire(ctx, "k"))
+		says("1000000/25000") // no slice counts any more
+	}
+}
