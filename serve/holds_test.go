@@ -65,6 +65,7 @@ func TestInFlight(t *testing.T) {
 		s.expect("OVER | OVER 0 of 3/unknown, 1s", request(4, "user=42,request=d")) // more than there are
 		_, err := s.ShouldRateLimit(t.Context(), request(2, "user=42,request=a"))
 		require.Equal(t, codes.InvalidArgument, status.Code(err), "it has one place")
+		synctest.Wait() // and keeps it
 
 		s.expect("OK | OK 0 of 3/unknown, 0s", done("user=42,request=c")) // which was denied, and never held
 		s.expect("OK | OK 1 of 3/unknown, 0s", done("user=42,request=a"))

@@ -6,6 +6,9 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"github.com/tryacquire/ratelimit"
 )
 
@@ -155,7 +158,7 @@ func (t *taken) acquire(ctx context.Context, of []*descriptor, claims []ratelimi
 		}
 	}
 	r, err := acquire(ctx, claims, holds != nil)
-	if err != nil && !errors.Is(err, ratelimit.ErrCrossSlot) {
+	if err != nil && !errors.Is(err, ratelimit.ErrCrossSlot) && status.Code(err) != codes.InvalidArgument { // a mistake takes nothing
 		for _, d := range holds {
 			go d.hold.release(context.WithoutCancel(ctx), d.key, d.hits, d.id)
 		}
