@@ -126,6 +126,8 @@ func redisCore(l Limiter) (*core, error) {
 		return k.core, nil
 	case l != nil && k.unmade():
 		return nil, fmt.Errorf("is a %T that its constructor did not make", l)
+	case k.role == decorator && isLeased(l):
+		return nil, fmt.Errorf("is a %T, whose slices an All does not spend: give the limiter inside, which may be asked beside them", l)
 	case k.role == decorator:
 		return nil, fmt.Errorf("is a %T, which cannot be inside an All: put it around what NewAll returns", l)
 	case k.role == several:

@@ -54,6 +54,8 @@ type Leased struct {
 	window  atomic.Int64                                  // of a calendar, as the last reply had it; otherwise 0
 }
 
+func isLeased(l Limiter) bool { _, ok := l.(*Leased); return ok }
+
 func (l *Leased) kind() kind { return kindAround(l, l.limiter) }
 
 const (
