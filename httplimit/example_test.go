@@ -267,6 +267,27 @@ func ExampleWithMaxWait() {
 	// 429, Retry-After "60"
 }
 
+// A limit of all requests together is one hot key. A Leased around its limiter decides most requests without Redis; it is a
+// Limiter like any other.
+func ExampleNew_hotKey() {
+	bucket := ratelimit.Must(ratelimit.NewTokenBucket(redisForExamples(), ratelimit.PerSecond(1000), 20_000, ratelimit.WithName("all")))
+	leased := ratelimit.Must(ratelimit.NewLeased(bucket))
+	defer leased.Close(context.Background()) // gives back what is left
+	limit := ratelimit.Must(httplimit.New(leased, httplimit.Everyone(), httplimit.WithServiceUnavailable()))
+
+	here := 0
+	handler := httplimit.Decisions(limit(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if httplimit.DecisionsOf(r.Context())[0].Result.Leased {
+			here++
+		}
+	})))
+	for range 3000 {
+		handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
+	}
+	fmt.Println("without Redis, nine of ten:", here > 2700)
+	// Output: without Redis, nine of ten: true
+}
+
 // Each customer's plan has its limiter. A limit on trial is outside of it: it allows everything,
 // sends no fields, and reports what it would have denied.
 func ExampleNew_plansAndTrial() {
