@@ -26,6 +26,8 @@ func Restore(t testing.TB, s *limitertest.Stage, g Group, c Case) {
 		require.NoError(t, s.Admin.Set(ctx, g.Key, held, ttl).Err())
 	case []string:
 		require.NoError(t, s.Admin.RPush(ctx, g.Key, held).Err())
+	case map[string]string:
+		require.NoError(t, s.Admin.HSet(ctx, g.Key, held).Err())
 	case map[string]int64:
 		for member, score := range held {
 			require.NoError(t, s.Admin.ZAdd(ctx, g.Key, redis.Z{Score: float64(score), Member: member}).Err())
@@ -44,6 +46,8 @@ func Compare(t testing.TB, s *limitertest.Stage, g Group, c Case, about string) 
 		held = s.Admin.Get(ctx, g.Key).Val()
 	case "list":
 		held = s.Admin.LRange(ctx, g.Key, 0, -1).Val()
+	case "hash":
+		held = meaningful(s.Admin.HGetAll(ctx, g.Key).Val())
 	case "zset":
 		members := map[string]int64{}
 		for _, z := range s.Admin.ZRangeWithScores(ctx, g.Key, 0, -1).Val() {

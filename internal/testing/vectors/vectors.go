@@ -142,7 +142,7 @@ func texts(numbers ...int64) (all []string) {
 }
 
 // All are the groups of the file.
-func All() []Group { return slices.Concat(buckets(), logs(), windows(), held()) }
+func All() []Group { return slices.Concat(buckets(), logs(), windows(), held(), hashes()) }
 
 // steps makes so many cases. back: the clock steps back now and then.
 func (h *history) steps(count int, start int64, back bool) []Case {
@@ -189,7 +189,7 @@ func (h *history) step(s model.Step) (answer model.Answer) {
 		answer = m.Take(now, 1, true)
 		taken(0, map[bool]int64{true: 1}[answer.Allowed], !answer.Allowed)
 		c.Result, repairs = resultOf(answer), false
-	case op < 2 && len(h.tickets) > 0:
+	case op < 2 && len(h.tickets) > 0 && !m.Unused(now):
 		t := h.tickets[0]
 		h.tickets = h.tickets[1:]
 		n := 1 + h.rng.IntN(t.n)
