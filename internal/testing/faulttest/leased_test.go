@@ -22,13 +22,15 @@ import (
 // nothing is missing, before the slice ends and after it, and then all is asked for at once. The same at a window's end.
 func TestProcessesWithSlicesAreKilled(t *testing.T) {
 	t.Parallel()
-	faultyProcesses(t, 4, 250*time.Millisecond, limitertest.Rounds(20, 1))
-	if limitertest.Rounds(2, 1) > 1 { // each with fewer slices, of 1,000 a second
-		faultyProcesses(t, 64, time.Second, 8)
+	both := []string{"bucket", "window"}
+	faultyProcesses(t, both, 4, 250*time.Millisecond, limitertest.Rounds(20, 1))
+	if limitertest.Rounds(2, 1) > 1 {
+		faultyProcesses(t, []string{"sliding"}, 4, 250*time.Millisecond, 20)
+		faultyProcesses(t, both, 64, time.Second, 8) // each with fewer slices, of 1,000 a second
 	}
 }
 
-func faultyProcesses(t *testing.T, processes int, refill time.Duration, cycles int) {
+func faultyProcesses(t *testing.T, limits []string, processes int, refill time.Duration, cycles int) {
 	var phases []phase
 	length := time.Duration(0)
 	for _, p := range []phase{
@@ -45,7 +47,7 @@ func faultyProcesses(t *testing.T, processes int, refill time.Duration, cycles i
 	require.NoError(t, err)
 	defer begin.Close()
 	work := leaseWork{
-		Addr: server.Addr(), Limits: []string{"bucket", "window"}, Refill: refill, Demand: leaseRate / float64(processes), Phases: phases,
+		Addr: server.Addr(), Limits: limits, Refill: refill, Demand: leaseRate / float64(processes), Phases: phases,
 		For: length, Callers: 2, Timeout: 300 * time.Millisecond,
 	}
 	var running sync.WaitGroup
@@ -115,13 +117,18 @@ func faultyProcesses(t *testing.T, processes int, refill time.Duration, cycles i
 			}
 		}
 		most := 0.0
-		if limit == "bucket" {
+		switch limit {
+		case "sliding":
+			_, permits, over := mostBetween(takes, 0, int64(refill-time.Microsecond))
+			t.Logf("sliding: %d processes used %d permits; certainly %d of %.0f in %v", len(all), len(takes), permits, burst, time.Duration(over))
+			most = float64(permits)
+		case "bucket":
 			var permits int
 			var over time.Duration
 			most, permits, over = mostAboveTheRate(takes)
 			t.Logf("bucket: %d processes used %d permits; certainly %.1f of %.0f above the rate, %d in %v",
 				len(all), len(takes), most, burst, permits, over)
-		} else {
+		case "window":
 			inAWindow, judged := mostInAWindow(refill, takes, told)
 			t.Logf("window: %d processes used %d permits; %d certainly in a known window, at most %d of %.0f in one",
 				len(all), len(takes), judged, inAWindow, burst)

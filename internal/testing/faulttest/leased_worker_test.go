@@ -85,6 +85,9 @@ var leaseLimits = map[string]func(c ratelimit.Client, refill time.Duration) (rat
 	"window": func(c ratelimit.Client, refill time.Duration) (ratelimit.Limiter, error) {
 		return ratelimit.NewFixedWindow(c, int(leaseRate*refill/time.Second), refill)
 	},
+	"sliding": func(c ratelimit.Client, refill time.Duration) (ratelimit.Limiter, error) {
+		return ratelimit.NewSlidingWindow(c, int(leaseRate*refill/time.Second), refill, ratelimit.WithSubWindows(4))
+	},
 }
 
 // A leaseCall is a call that was allowed, or what a plain process was told of a window.
