@@ -136,9 +136,12 @@ func (w *fairWorld) call(tenant int, n int64, p terms) ratelimit.Result {
 	return got
 }
 
-// TestFairBucketsDecideAsTheSearchedRule makes random calls of four tenants, whose weights change.
+// TestFairBucketsDecideAsTheSearchedRule makes random calls of four tenants, whose weights and promises change. A server's
+// clock steps back too.
 func TestFairBucketsDecideAsTheSearchedRule(t *testing.T) {
-	for name, stage := range map[string]func(testing.TB) *limitertest.Stage{"miniredis": limitertest.OnMiniredis, "Redis": limitertest.OnRedis} {
+	for name, stage := range map[string]func(testing.TB) *limitertest.Stage{
+		"miniredis": limitertest.OnMiniredis, "Redis": limitertest.OnRedis, "Redis by its own clock": limitertest.OnHeldRedis,
+	} {
 		t.Run(name, func(t *testing.T) {
 			s := stage(t)
 			rng := model.Seeded(limitertest.Seed(t))
@@ -191,7 +194,7 @@ func TestFairBucketsDecideAsTheSearchedRule(t *testing.T) {
 						}
 					case 2: // as many as are left, one by one; the first one would end an epoch, or give room by changing a promise
 						had := w.tenants[tenant].Promise
-						if w.limit.Exists && w.now()-w.limit.Began >= w.rule.Epoch || had > 0 && had != p.promise {
+						if age := w.now() - w.limit.Began; w.limit.Exists && (age < 0 || age >= w.rule.Epoch) || had > 0 && had != p.promise {
 							continue
 						}
 						w.last = "upto"
@@ -219,6 +222,9 @@ func TestFairBucketsDecideAsTheSearchedRule(t *testing.T) {
 						}
 						if rng.IntN(20) == 0 {
 							s.Advance(time.Duration(rng.Int64N(2*w.rule.Epoch)) * time.Microsecond)
+						}
+						if rng.IntN(10) == 0 && s.MaxSkew == 0 {
+							s.Advance(-time.Duration(rng.Int64N(2*window)) * time.Microsecond)
 						}
 					}
 					if s.Admin.Exists(ctx, "ratelimit:default:fairtokenbucket:{limit}").Val() == 0 {

@@ -13,7 +13,7 @@ type Scope struct {
 	Rule
 	Weights  [][]int64 // of each tenant, one or several
 	Permits  [][]int64 // of its calls
-	Promises []int64   // parts of the rule that each tenant is promised; nil: none
+	Promises [][]int64 // parts of the rule that each tenant is promised, one number or several; nil: none
 	Pauses   []int64   // ticks that pass at once; below 0: the clock steps back
 	Always   int       // so many tenants, the first ones, always ask, in turns: time passes when all of them are denied
 	Moves    int
@@ -25,6 +25,7 @@ type Move struct {
 	Tenant int // -1: time passes
 	N      int64
 	Weight int64
+	Parts  int64 // of the rule, that its tenant is promised
 	Pause  int64
 	Answer
 }
@@ -33,7 +34,7 @@ func (m Move) String() string {
 	if m.Tenant < 0 {
 		return fmt.Sprintf("%d ticks", m.Pause)
 	}
-	return fmt.Sprintf("tenant %d of weight %d asks for %d: %+v", m.Tenant, m.Weight, m.N, m.Answer)
+	return fmt.Sprintf("tenant %d of weight %d and %d parts asks for %d: %+v", m.Tenant, m.Weight, m.Parts, m.N, m.Answer)
 }
 
 // A World is all that decides what comes next.
@@ -173,7 +174,9 @@ func (s *Scope) moves(w *World) (all []Move) {
 		}
 		for _, n := range s.Permits[t] {
 			for _, weight := range weights {
-				all = append(all, Move{Tenant: t, N: n, Weight: weight})
+				for _, parts := range s.promises(t) {
+					all = append(all, Move{Tenant: t, N: n, Weight: weight, Parts: parts})
+				}
 			}
 		}
 	}
@@ -208,8 +211,8 @@ func (s *Scope) apply(w *World, m *Move) string {
 	}
 	r, l, t := &s.Rule, &w.Limit, &w.Tenants[m.Tenant]
 	before, was := *l, *t
-	kept := w.counted(m.Tenant) && t.Promise > 0 && r.Tau-max(t.Full-w.Now, 0) >= ceil(m.N*r.Permit*r.Parts, r.Flow*t.Promise)
-	m.Answer = r.Call(l, t, w.Now, m.N, m.Weight, s.promise(m.Tenant))
+	kept := w.counted(m.Tenant) && t.Promise > 0 && t.Promise == m.Parts && r.Tau-max(t.Full-w.Now, 0) >= ceil(m.N*r.Permit*r.Parts, r.Flow*t.Promise)
+	m.Answer = r.Call(l, t, w.Now, m.N, m.Weight, m.Parts)
 	if kept && !m.Allowed {
 		return "a promise is not kept"
 	}
@@ -232,9 +235,9 @@ func (s *Scope) apply(w *World, m *Move) string {
 	return s.check(w)
 }
 
-func (s *Scope) promise(tenant int) int64 {
+func (s *Scope) promises(tenant int) []int64 {
 	if s.Promises == nil {
-		return 0
+		return []int64{0}
 	}
 	return s.Promises[tenant]
 }
@@ -290,7 +293,7 @@ func (s *Scope) denied(w *World, m *Move) string {
 	r := &s.Rule
 	again := func(at int64) bool {
 		l, t := w.Limit, w.Tenants[m.Tenant]
-		return r.Call(&l, &t, at, m.N, m.Weight, s.promise(m.Tenant)).Allowed
+		return r.Call(&l, &t, at, m.N, m.Weight, m.Parts).Allowed
 	}
 	if m.Retry < 1 || again(w.Now+m.Retry-1) || !again(w.Now+m.Retry) {
 		return fmt.Sprintf("allowed at another time than %d", m.Retry)

@@ -86,17 +86,19 @@ var promising = Rule{Burst: 8, Permit: 2, Flow: 1, Kept: 3, Spare: 1, Grain: 12,
 // TestPromisesAreKept: in every history of the scope, a tenant that is counted, and asks for no more than it is promised,
 // is served; and the bucket has what all of them are promised, and what tenants behind the line may take.
 func TestPromisesAreKept(t *testing.T) {
-	scope := func(r Rule, promises ...int64) Scope {
+	scope := func(r Rule, promises ...[]int64) Scope {
 		return Scope{Rule: r, Weights: [][]int64{one, {1, 2}, one, one}[:len(promises)], Promises: promises, Permits: ones, Pauses: []int64{1, 4, 16},
 			Moves: 14, MostSeen: limitertest.Rounds(3_000_000, 60_000)}
 	}
-	back, clock := scope(promising, 6, 0, 6), []int64{1, 4, -3}
+	none, half, most, all := []int64{0}, []int64{6}, []int64{8}, []int64{12}
+	back, clock := scope(promising, half, none, half), []int64{1, 4, -3}
 	back.Pauses = clock
 	for name, s := range map[string]Scope{
-		"half of the rule":                 scope(promising, 6, 0),
-		"all of it, beside another tenant": scope(promising, 6, 0, 6),
-		"all of the rule":                  scope(promising, 6, 6),
-		"more than there is":               scope(promising, 8, 8, 0),
+		"half of the rule":                 scope(promising, half, none),
+		"all of it, beside another tenant": scope(promising, half, none, half),
+		"all of the rule":                  scope(promising, half, half),
+		"more than there is":               scope(promising, most, most, none),
+		"promises that change":             scope(promising, []int64{0, 4, 8}, half),
 		"the clock steps back":             back,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -108,11 +110,11 @@ func TestPromisesAreKept(t *testing.T) {
 	}
 	for name, wrong := range map[string]struct {
 		change   func(*Rule)
-		promises []int64
+		promises [][]int64
 	}{
-		"others leave nothing":           {func(r *Rule) { r.Unkept = true }, []int64{12, 12}},
-		"a promise begins with all":      {func(r *Rule) { r.FullAtOnce = true }, []int64{8, 8, 0}},
-		"more is promised than there is": {func(r *Rule) { r.Overbooked = true }, []int64{12, 12}},
+		"others leave nothing":           {func(r *Rule) { r.Unkept = true }, [][]int64{all, all}},
+		"a promise begins with all":      {func(r *Rule) { r.FullAtOnce = true }, [][]int64{most, most, none}},
+		"more is promised than there is": {func(r *Rule) { r.Overbooked = true }, [][]int64{all, all}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			raceflag.SkipSequential(t)
