@@ -108,8 +108,8 @@ if theirs > longest and own > math.max(present, others) then
   others = own
   beside = string.format(' %d/%d%s', theirs, own, beside)
 end
-local ends, id = string.match(more, '~(%d+)/(%d+)')
-if ends and ends + held > present then beside = beside .. '~' .. ends .. '/' .. id end -- see slice
+local lent, ends = string.match(more, '(~(%d+)/%d+)')
+if ends and ends + held > present then beside = beside .. lent end -- see slice
 text = text .. beside
 newest = math.min(instant, gone - longest) -- the full limit is back when the state is gone
 -- </others>
@@ -268,7 +268,7 @@ out[size + 2] = 0
 -- <span>
 -- How long a slice lasts: until the instant at which its permits are dated, at most.
 -- needs: fits least long present slot times
--- sets: long times
+-- sets: long
 times = math.min(times, math.max(math.min(fits, math.max(least, 1)), math.floor(fits / 4)))
 long = math.min(long, slot - present)
 if long < 1 then -- to be used at once

@@ -146,8 +146,8 @@ if said ~= rule or instant > slot then
     others = own
     beside = string.format(' %d/%d%s', theirs, own, beside)
   end
-  local ends, id = string.match(more, '~(%d+)/(%d+)')
-  if ends and ends + held > present then beside = beside .. '~' .. ends .. '/' .. id end -- see slice
+  local lent, ends = string.match(more, '(~(%d+)/%d+)')
+  if ends and ends + held > present then beside = beside .. lent end -- see slice
   text = text .. beside
   newest = math.min(instant, gone - longest) -- the full limit is back when the state is gone
   -- </others>
