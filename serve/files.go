@@ -61,6 +61,7 @@ func (s *Service) load(files []Source) error {
 	}
 	s.current.Store(&state{c, files})
 	s.stats.loaded.Add(1)
+	s.begin.Do(func() { close(s.begun) })
 	if unused != nil {
 		go func() { _ = closed(context.Background(), unused) }() // what is not given back stays taken
 	}

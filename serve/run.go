@@ -36,8 +36,9 @@ const streamWorkers = 256
 const connWindow = 1 << 20
 
 // Run serves until ctx ends. Then health answers NOT_SERVING, and Run returns when the requests under way are answered, or
-// after 10 s. It watches the files each second, and logs what becomes of a change. Health is that of Redis, which is asked
-// each second, unless there is an outage policy: then the service answers without Redis.
+// after 10 s. It watches the files each second, or follows the management server, and logs what becomes of a change. Health
+// is that of Redis, which is asked each second, unless there is an outage policy: then the service answers without Redis.
+// Without a config it is NOT_SERVING.
 func Run(ctx context.Context, c redis.UniversalClient, o Options, on Listeners, log *slog.Logger) error {
 	s, err := New(c, o)
 	if err != nil {
@@ -53,8 +54,10 @@ func Run(ctx context.Context, c redis.UniversalClient, o Options, on Listeners, 
 	var working sync.WaitGroup
 	defer working.Wait()
 	h := newHealth()
-	working.Go(func() { h.follow(ctx, c, o.Outage.Fallback != "", log) })
-	if o.Files != nil {
+	ready := func(redis bool) bool { return (redis || o.Outage.Fallback != "") && s.current.Load().config != nil }
+	working.Go(func() { h.follow(ctx, c, ready, log) })
+	switch {
+	case o.Files != nil:
 		working.Go(func() {
 			s.Watch(ctx, time.Second, func(err error) {
 				if err != nil {
@@ -62,6 +65,16 @@ func Run(ctx context.Context, c redis.UniversalClient, o Options, on Listeners, 
 					return
 				}
 				log.Info("the config files have changed, and are in force")
+			})
+		})
+	case o.XDS != nil:
+		working.Go(func() {
+			s.Follow(ctx, func(err error) {
+				if err != nil {
+					log.Error("there is no new config, the former one is in force", "error", err)
+					return
+				}
+				log.Info("a config has come, and is in force")
 			})
 		})
 	}
@@ -149,7 +162,7 @@ func (h *healthState) stop() {
 }
 
 // follow asks Redis each second until ctx ends.
-func (h *healthState) follow(ctx context.Context, c redis.UniversalClient, always bool, log *slog.Logger) {
+func (h *healthState) follow(ctx context.Context, c redis.UniversalClient, ready func(redis bool) bool, log *slog.Logger) {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
 	for first, answered := true, false; ; first = false {
@@ -166,7 +179,7 @@ func (h *healthState) follow(ctx context.Context, c redis.UniversalClient, alway
 				log.Error("Redis does not answer", "error", err)
 			}
 		}
-		h.set(answered || always)
+		h.set(ready(answered))
 		select {
 		case <-ctx.Done():
 			return

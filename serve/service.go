@@ -10,6 +10,8 @@ import (
 
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/internal/recent"
@@ -19,6 +21,10 @@ import (
 type Options struct {
 	// Files reads the config files, see Dir.
 	Files func() ([]Source, error)
+
+	// XDS has the config instead of files, see Service.Follow. Requests wait for the first one for a second at most, and are
+	// then answered with an error.
+	XDS *XDS
 
 	// MergeDomains lets several files have descriptors of one domain.
 	MergeDomains bool
@@ -76,11 +82,14 @@ type Service struct {
 	breaker   ratelimit.Breaker // of all of them, and of the holds
 	stats     stats
 	now       func() time.Time
+	retry     time.Duration // see firstRetry
+	begun     chan struct{} // closed when the first config is in force
+	begin     sync.Once     // closes it
 }
 
 // A state is the files that are in force.
 type state struct {
-	config *config
+	config *config // nil: none has come yet
 	files  []Source
 }
 
@@ -89,7 +98,10 @@ func New(c ratelimit.Client, o Options) (*Service, error) {
 	if o.Denials < 0 {
 		return nil, fmt.Errorf("%w: denials cannot be kept for %v; write 0 to ask Redis each time", ratelimit.ErrInvalidConfig, o.Denials)
 	}
-	s := &Service{client: c, options: o, now: time.Now}
+	if o.XDS != nil && (o.Files != nil || o.XDS.Conn == nil) {
+		return nil, fmt.Errorf("%w: the config comes from files or from a management server; leave one out, and give the server a connection", ratelimit.ErrInvalidConfig)
+	}
+	s := &Service{client: c, options: o, now: time.Now, retry: firstRetry, begun: make(chan struct{})}
 	var err error
 	if s.outage, err = o.Outage.policy(&s.breaker); err != nil {
 		return nil, err
@@ -101,6 +113,10 @@ func New(c ratelimit.Client, o Options) (*Service, error) {
 		}
 		return s.outage(of, l)
 	})
+	if o.XDS != nil {
+		s.current.Store(&state{})
+		return s, nil
+	}
 	if o.Files == nil {
 		s.current.Store(&state{config: &config{domains: map[string]*node{}}})
 		return s, nil
@@ -116,7 +132,15 @@ func (s *Service) ShouldRateLimit(ctx context.Context, r *pb.RateLimitRequest) (
 	if s.options.OriginalMetrics {
 		defer func(begin time.Time) { s.stats.times.note(time.Since(begin)) }(time.Now())
 	}
-	all, err := s.descriptors(s.current.Load().config, r)
+	c := s.current.Load().config
+	if c == nil {
+		c = s.firstConfig(ctx)
+	}
+	if c == nil {
+		s.stats.failures.Add(1)
+		return nil, status.Error(codes.Unavailable, "no config has come from the management server yet")
+	}
+	all, err := s.descriptors(c, r)
 	if err != nil {
 		s.stats.mistakes.Add(1)
 		return nil, err

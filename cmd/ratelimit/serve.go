@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -12,6 +13,11 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/serve"
@@ -24,6 +30,8 @@ type serveFlags struct {
 	sentinel            string
 	folder              string
 	check               bool
+	xds, node           string
+	xdsTLS              bool
 	options             serve.Options
 	grpc, http, metrics string
 	tls                 serve.TLS
@@ -47,6 +55,9 @@ It may be down at the start. Of a Sentinel, --addr or REDIS_URL is a sentinel.`,
 	fs := cmd.Flags()
 	fs.StringVar(&f.folder, "config", "", "the `folder` of the config files, *.yaml and *.yml")
 	fs.BoolVar(&f.check, "check", false, "only check the config files")
+	fs.StringVar(&f.xds, "xds", "", "the `host:port` of an xDS management server that has the config, instead of --config")
+	fs.StringVar(&f.node, "xds-node", "default", "the `id` by which the management server knows this service")
+	fs.BoolVar(&f.xdsTLS, "xds-tls", false, "connect to the management server by TLS")
 	fs.BoolVar(&f.options.MergeDomains, "merge-domains", false, "let several files have descriptors of one domain")
 	fs.BoolVar(&f.options.CountDenied, "count-denied", false, "count what is denied too, as envoyproxy/ratelimit does")
 	fs.BoolVar(&f.options.Headers, "headers", false, "add RateLimit-Limit, -Remaining, -Reset and Retry-After to responses")
@@ -73,10 +84,21 @@ It may be down at the start. Of a Sentinel, --addr or REDIS_URL is a sentinel.`,
 }
 
 func (p program) serve(ctx context.Context, f *serveFlags, asJSON bool) error {
-	if f.folder == "" {
+	switch {
+	case f.xds != "" && (f.folder != "" || f.check):
+		return usagef("--xds takes the config from a management server; leave --config and --check out")
+	case f.xds != "":
+		conn, err := f.management()
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		f.options.XDS = &serve.XDS{Conn: conn, Node: f.node}
+	case f.folder == "":
 		return usagef("--config is missing; name the folder of the config files")
+	default:
+		f.options.Files = serve.Dir(f.folder)
 	}
-	f.options.Files = serve.Dir(f.folder)
 	if f.check {
 		return p.checkFolder(f)
 	}
@@ -155,6 +177,20 @@ func (p program) checkFolder(f *serveFlags) error {
 		fmt.Fprintln(p.stdout, printable(line, 1000))
 	}
 	return errNo
+}
+
+// management reaches the management server when it is needed.
+func (f *serveFlags) management() (*grpc.ClientConn, error) {
+	secure := insecure.NewCredentials()
+	if f.xdsTLS {
+		secure = credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS12})
+	}
+	conn, err := grpc.NewClient(f.xds, grpc.WithTransportCredentials(secure), grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 5 * time.Minute}),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: time.Second, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 30 * time.Second}, MinConnectTimeout: 20 * time.Second}))
+	if err != nil {
+		return nil, usagef("--xds %s: %v", f.xds, err)
+	}
+	return conn, nil
 }
 
 // client reaches Redis when it is needed.

@@ -102,6 +102,9 @@ func TestServeChecks(t *testing.T) {
 		want string
 	}{
 		{[]string{"serve"}, "--config is missing"},
+		{[]string{"serve", "--config", dir, "--xds", "localhost:1"}, "--xds takes the config from a management server; leave --config and --check out"},
+		{[]string{"serve", "--check", "--xds", "localhost:1"}, "--xds takes the config from a management server; leave --config and --check out"},
+		{[]string{"serve", "--xds", "\x7f"}, "--xds"},
 		{[]string{"serve", "--config", dir, "--cluster", "--sentinel", "m"}, "--cluster and --sentinel exclude each other"},
 		{[]string{"serve", "--config", dir, "--grpc", "", "--http", "", "--metrics", "", "--outage", "open"}, `the fallback "open" is not known; write allow, deny or local`},
 		{[]string{"serve", "--config", dir, "--budget", "-1s"}, "-1s"},
