@@ -37,7 +37,7 @@ var idGroups = map[string]func(c ratelimit.Client, opts ...ratelimit.Option) []r
 		return []ratelimit.Limiter{
 			ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.Per(1, time.Hour), 2_000, lease...)),
 			ratelimit.Must(ratelimit.NewCalendarWindow(c, 100_000, ratelimit.Monthly(1, time.UTC), lease...)),
-			ratelimit.Must(ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: 90_000, Window: time.Hour}, {Limit: 100_000, Window: 24 * time.Hour}}, opts...)),
+			ratelimit.Must(ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: 90_000, Window: time.Hour}, {Limit: 100_000, Window: 24 * time.Hour}}, lease...)),
 		}
 	},
 }

@@ -72,7 +72,7 @@ var optionsOf = map[string]constructors{
 	"WithResolution":   newSlidingLog,
 	"WithRefillEvery":  newTokenBucket,
 	"WithExactReturns": newTokenBucket | newLeakyBucket,
-	"WithTicketLease":  newFixedWindow | newCalendarWindow | newTokenBucket | newLeakyBucket,
+	"WithTicketLease":  newFixedWindow | newCalendarWindow | newSlidingWindow | newSlidingLog | newTokenBucket | newLeakyBucket,
 	"WithEmptyStart":   newLocalTokenBucket,
 	"WithLastAnswers":  newLocalTokenBucket,
 	"WithMaxKeys":      newLocalTokenBucket | newDenyCache | newLeased,

@@ -35,7 +35,7 @@ WithSubWindows    .           .              x             .          .         
 WithResolution    .           .              .             x          .           .           .               .        .     .                .             .        .            .         .
 WithRefillEvery   .           .              .             .          x           .           .               .        .     .                .             .        .            .         .
 WithExactReturns  .           .              .             .          x           x           .               .        .     .                .             .        .            .         .
-WithTicketLease   x           x              .             .          x           x           .               .        .     .                .             .        .            .         .
+WithTicketLease   x           x              x             x          x           x           .               .        .     .                .             .        .            .         .
 WithEmptyStart    .           .              .             .          .           .           .               .        .     x                .             .        .            .         .
 WithLastAnswers   .           .              .             .          .           .           .               .        .     x                .             .        .            .         .
 WithMaxKeys       .           .              .             .          .           .           .               .        .     x                .             .        .            x         x

@@ -40,7 +40,7 @@ func TestScriptsOfAGroupAreFound(t *testing.T) {
 			digests = append(digests, s.Digest())
 		}
 		want := []string{g.exec.One.Digest(), g.scripts.Once.One.Digest(), g.exec.Peek.Digest(), g.exec.Many.Digest(),
-			g.scripts.Once.Many.Digest(), g.scripts.Once.ManyOfSeveral.Digest()}
+			g.scripts.Once.Many.Digest(), g.scripts.Once.ManyOfSeveral.Digest(), g.scripts.Finish.Digest(), g.scripts.FinishOfSeveral.Digest()}
 		for _, l := range g.exec.Several {
 			want = append(want, l.Common.Digest())
 		}

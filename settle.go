@@ -116,7 +116,7 @@ type Ticket struct {
 	mu           sync.Mutex // guards what follows, and is held while Redis is asked: a settlement has to know what More took
 	n            int
 	where, which int64        // see the block giveback of the scripts
-	more         []*Ticket    // what More took, of a ticket without a lease
+	more         []*Ticket    // what More took, of a ticket without a lease, or of other entries of a log
 	lease        *ticketState // nil: none
 }
 
@@ -404,13 +404,18 @@ func (t *Ticket) settleParts(ctx context.Context, o *Observation, back int) (sen
 	parts := append([]*Ticket{t}, t.more...)
 	t.more = nil
 	var errs []error
-	for i := len(parts) - 1; i >= 0 && back != 0; i-- {
+	lost := false
+	for i := len(parts) - 1; i >= 0 && (back != 0 || t.lease != nil); i-- {
 		part := parts[i]
 		less := min(back, part.n) // below 0: it is charged
 		back -= less
 		one := Observation{Call: o.Call, Key: o.Key, N: part.n - less}
 		sent = part.from.settle(ctx, part, &one)
 		errs = append(errs, one.Err)
+		lost = lost || part.lease != nil && part.lease.lost
+	}
+	if t.lease != nil {
+		t.lease.lost = lost
 	}
 	o.Err = errors.Join(errs...)
 	return sent

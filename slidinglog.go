@@ -48,8 +48,12 @@ func NewSlidingLog(c Client, rules []Rule, opts ...Option) (*SlidingLog, error) 
 	if len(sorted) == 1 { // it decides as a sliding window in a list does, on the same state
 		of = scripts.Of("slidingwindow_list")
 	}
+	a, err := logAlgorithm(algorithms.SlidingLog, of, log, s.clock != nil).withTickets(&s)
+	if err != nil {
+		return nil, err
+	}
 	l := &SlidingLog{}
-	if err := l.build(c, s, logAlgorithm(algorithms.SlidingLog, of, log, s.clock != nil)); err != nil {
+	if err := l.build(c, s, a); err != nil {
 		return nil, err
 	}
 	return l, nil

@@ -75,6 +75,9 @@ func NewSlidingWindow(c Client, limit int, window time.Duration, opts ...Option)
 		log.Resolution = window.Microseconds() / subWindows
 		a = logAlgorithm(in.ID, of, log, s.clock != nil)
 	}
+	if a, err = a.withTickets(&s); err != nil {
+		return nil, err
+	}
 	l := &SlidingWindow{}
 	if err := l.build(c, s, a); err != nil {
 		return nil, err

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tryacquire/ratelimit/internal/algorithms"
 	"github.com/tryacquire/ratelimit/internal/await"
 	"github.com/tryacquire/ratelimit/internal/decision"
 	"github.com/tryacquire/ratelimit/internal/exact"
@@ -26,11 +27,10 @@ import (
 //
 // lease is 1ms to 71 years, by the server's clock. It should be many times as long as a call to Redis, and [Ticket.Do] extends
 // it while work runs. Limiters of one name share their state with and without this option, but only those with it give tickets
-// back, and only their Reset deletes the tickets. Redis keeps a sorted set beside the key, some 100 bytes for each ticket. Each
-// call costs Redis a command more.
+// back, and only their Reset deletes the tickets. Redis keeps a sorted set beside the key, some 100 bytes for each ticket.
 //
-// The constructors refuse it together with [WithClock], and of buckets that refill in steps or whose state is more than one number
-// (see [NewTokenBucket]).
+// The constructors refuse it together with [WithClock], of the storages Hash and ZSet, and of buckets that refill in steps or whose
+// state is more than one number (see [NewTokenBucket]).
 func WithTicketLease(lease time.Duration) Option {
 	return limiterOption("WithTicketLease", func(s *settings) {
 		if err := checkSpan("WithTicketLease: the lease", lease); err != nil {
@@ -51,6 +51,7 @@ const (
 	byPlace   = "0/" // the words of the ticket say where
 	byInstant = "1/" // the instant, for exact returns
 	byNumber  = "2/"
+	byEntry   = "3/" // the words, and what a ticket takes more is a part of its own if it is of another entry
 )
 
 const idLength = 16 // digits of five bits
@@ -65,11 +66,16 @@ func (a algorithm) withTickets(s *settings) (algorithm, error) {
 	}
 	of := scripts.WithTickets(a.scripts.Name)
 	if of == nil {
+		if a.scripts.Name != "bucket" && a.scripts.Name != "steppedbucket" {
+			return a, invalidConfig("WithTicketLease: the storages Hash and ZSet have no tickets with a lease; use the storage List, or a sliding log")
+		}
 		return a, invalidConfig("WithTicketLease: the bucket refills in steps, or one number does not hold its state; " +
 			"use a smaller burst, or a rate of fewer permits in a shorter period, and leave WithRefillEvery out")
 	}
 	how := byPlace
 	switch {
+	case a.id == algorithms.SlidingLog || a.id == algorithms.SlidingWindowList:
+		how = byEntry
 	case a.scripts.Name != "bucket":
 	case s.exactly:
 		how = byInstant
@@ -213,9 +219,23 @@ func (t *Ticket) More(ctx context.Context, n int) (Result, error) {
 	return o.Result, o.Err
 }
 
+// last is the part of the ticket that was taken last, itself if there is no other.
+func (t *Ticket) last() *Ticket {
+	if len(t.more) > 0 {
+		return t.more[len(t.more)-1]
+	}
+	return t
+}
+
 func (c *limiterCore) takeMore(ctx context.Context, t *Ticket, o *Observation) sending {
 	sent := time.Now()
-	reply, err := c.operate(ctx, t.key, t.leased(redisexec.More, o.N))
+	last := t.last()
+	if last != t { // the lease is that of all parts
+		if sent := c.renew(ctx, t, t.more[:len(t.more)-1], o); o.Err != nil {
+			return sent
+		}
+	}
+	reply, err := c.operate(ctx, t.key, last.leased(redisexec.More, o.N))
 	if err != nil {
 		o.Err = c.failed(ctx, t.key, err)
 		return reply.Batch
@@ -227,14 +247,23 @@ func (c *limiterCore) takeMore(ctx context.Context, t *Ticket, o *Observation) s
 	}
 	t.lease.since = sent
 	words := reply.Words[1:]
+	where, which := words[c.exec.Words], words[c.exec.Words+1]
+	if which == tooMany {
+		o.Err = c.failed(ctx, o.Key, ErrTooManyTickets)
+		return reply.Batch
+	}
 	if o.Result = c.inRun(words[:c.exec.Words], int64(o.N), 0); !o.Result.Allowed {
 		return reply.Batch
 	}
-	where, which := words[c.exec.Words], words[c.exec.Words+1]
-	if where != t.where || which != t.which { // the window of the permits before is over
-		t.lease.gone = t.n
+	switch another := where != last.where || which != last.which; {
+	case another && t.lease.prefix[:2] == byEntry: // the permits before stay where they are
+		part := *t.lease
+		t.more = append(t.more, &Ticket{from: c, key: t.key, n: o.N, where: where, which: which, lease: &part})
+		return reply.Batch
+	case another: // the window of the permits before is over
+		last.lease.gone = last.n
 	}
-	t.n, t.where, t.which = t.n+o.N, where, which
+	last.n, last.where, last.which = last.n+o.N, where, which
 	return reply.Batch
 }
 
@@ -252,7 +281,7 @@ func (t *Ticket) Extend(ctx context.Context) error {
 	}
 	o := Observation{Call: callExtend, Key: t.key, N: t.n}
 	o.Err = t.checkMore(ctx)
-	t.from.observers().observed(ctx, &o, func() sending { return t.from.(*limiterCore).renew(ctx, t, &o) })
+	t.from.observers().observed(ctx, &o, func() sending { return t.from.(*limiterCore).renew(ctx, t, t.more, &o) })
 	return o.Err
 }
 
@@ -269,20 +298,25 @@ func (t *Ticket) checkMore(ctx context.Context) error {
 	return nil
 }
 
-func (c *limiterCore) renew(ctx context.Context, t *Ticket, o *Observation) sending {
+// renew begins the lease of a ticket and of these further parts of it again.
+func (c *limiterCore) renew(ctx context.Context, t *Ticket, more []*Ticket, o *Observation) (batch sending) {
 	sent := time.Now()
-	reply, err := c.operate(ctx, t.key, t.leased(redisexec.Renew, 1))
-	if err != nil {
-		o.Err = c.failed(ctx, t.key, err)
-		return reply.Batch
-	}
-	defer reply.Done()
-	if reply.Words[0] == 0 {
-		t.lease.lost, o.Err = true, c.about(t.key, ErrLeaseLost)
-		return reply.Batch
+	for _, part := range append([]*Ticket{t}, more...) {
+		reply, err := c.operate(ctx, t.key, part.leased(redisexec.Renew, 1))
+		batch = reply.Batch
+		if err != nil {
+			o.Err = c.failed(ctx, t.key, err)
+			return batch
+		}
+		lost := reply.Words[0] == 0
+		reply.Done()
+		if lost {
+			t.lease.lost, o.Err = true, c.about(t.key, ErrLeaseLost)
+			return batch
+		}
 	}
 	t.lease.since = sent
-	return reply.Batch
+	return batch
 }
 
 // Do runs work, and then settles the ticket by what used says, even if work panics or ctx has ended; then it waits for a second

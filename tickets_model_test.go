@@ -23,6 +23,7 @@ type modelTicket struct {
 	ends    int64
 	freed   bool
 	known   bool // the ticket has learned that: Extend and More do not ask Redis
+	parts   []*modelPart
 }
 
 // ticketWorld is a limiter whose tickets have a lease, and the model of its key: permits of a ticket come back at the end of its
@@ -34,10 +35,15 @@ type ticketWorld struct {
 	tickets      []*modelTicket
 	now, written int64 // written: when permits were taken last
 	joins        bool  // More of any instant joins the ticket
+	parts        bool  // More of another entry is a part of its own
 }
 
 // free gives back what has ended.
 func (w *ticketWorld) free() {
+	if w.parts {
+		w.freeParts()
+		return
+	}
 	slices.SortStableFunc(w.tickets, func(a, b *modelTicket) int { return int(a.ends - b.ends) })
 	for _, t := range w.tickets {
 		if !t.freed && t.ends <= w.now {
@@ -47,10 +53,13 @@ func (w *ticketWorld) free() {
 	}
 }
 
-// gone notes that Redis has forgotten a ticket whose lease has ended, as it may once its permits count no longer.
+// gone notes that Redis has forgotten the tickets whose lease has ended, as it may once their permits count no longer.
 func (w *ticketWorld) gone(of *modelTicket, err error) {
-	if errors.Is(err, ratelimit.ErrLeaseLost) && of.ends <= w.now && w.Unused(w.now) {
-		of.freed = true
+	if !errors.Is(err, ratelimit.ErrLeaseLost) || of.ends > w.now || of.freed || !w.Unused(w.now) {
+		return
+	}
+	for _, t := range append(w.tickets, of) {
+		t.freed = t.freed || t.ends <= w.now
 	}
 }
 
@@ -80,7 +89,7 @@ func TestTicketsDecideAsTheModels(t *testing.T) {
 }
 
 func drawTickets(t *testing.T, s *limitertest.Stage, rng *rand.Rand) (w *ticketWorld, about string) {
-	kind := rng.IntN(6)
+	kind := rng.IntN(9)
 	limit, window := 1+rng.IntN(40), time.Duration(1+rng.IntN(60))*time.Second
 	if kind == 5 {
 		window = 24 * time.Hour
@@ -119,6 +128,30 @@ func drawTickets(t *testing.T, s *limitertest.Stage, rng *rand.Rand) (w *ticketW
 		w.Settler, about = model.NewCalendarWindow(limit, model.Days(time.UTC)), "calendar window"
 		build = func(opts ...ratelimit.Option) (settling, error) {
 			return ratelimit.NewCalendarWindow(s.Client, limit, ratelimit.Daily(time.UTC), opts...)
+		}
+	}
+	switch kind {
+	case 6:
+		window = time.Duration(1+rng.IntN(60)) * time.Second
+		parts := 1 + rng.IntN(10)
+		window -= window % (time.Duration(parts) * time.Microsecond)
+		w.Settler, about, w.parts = model.NewSlidingWindow(limit, window, parts), fmt.Sprintf("sliding window in %d", parts), true
+		build = func(opts ...ratelimit.Option) (settling, error) {
+			return ratelimit.NewSlidingWindow(s.Client, limit, window, append(opts, ratelimit.WithSubWindows(parts))...)
+		}
+	case 7, 8:
+		rules := []ratelimit.Rule{{Limit: limit, Window: window}}
+		if kind == 8 {
+			rules = append(rules, ratelimit.Rule{Limit: limit + 1 + rng.IntN(limit), Window: 2 * window})
+		}
+		var same []model.Rule
+		for _, r := range rules {
+			same = append(same, model.Rule(r))
+		}
+		resolution := []time.Duration{time.Microsecond, time.Second / 3, time.Second}[rng.IntN(3)].Truncate(time.Microsecond)
+		w.Settler, about, w.parts = model.NewSlidingLog(same, resolution), fmt.Sprintf("log by %v of %v", resolution, rules), true
+		build = func(opts ...ratelimit.Option) (settling, error) {
+			return ratelimit.NewSlidingLog(s.Client, rules, append(opts, ratelimit.WithResolution(resolution))...)
 		}
 	}
 	var err error
@@ -178,6 +211,33 @@ func runTickets(t *testing.T, s *limitertest.Stage, rng *rand.Rand, at string) {
 			of = w.tickets[rng.IntN(len(w.tickets))]
 		}
 		switch op := rng.IntN(11); {
+		case w.parts && op >= 4 && op < 8 && of != nil:
+			if op < 6 {
+				actual := []int{0, of.n - 1, rng.IntN(of.n + 1), of.n, of.n + 1, of.n + rng.IntN(of.n)}[rng.IntN(6)]
+				log += fmt.Sprintf("settle %d of %s", actual, of.about(w.now))
+				w.settleParts(t, of, actual, log)
+				break
+			}
+			if op == 6 {
+				n = 0
+			}
+			log += fmt.Sprintf("%d more, %s", n, of.about(w.now))
+			got, err, lost := w.moreOfParts(of, n)
+			if lost {
+				require.ErrorIs(t, err, ratelimit.ErrLeaseLost, log)
+				break
+			}
+			require.NoError(t, err, log)
+			if n == 0 {
+				break
+			}
+			want = w.took(w.Take(w.now, n, false))
+			check(got, err)
+			if want.Allowed {
+				of.took(n, w.Place(w.now), w.now+w.lease)
+			} else {
+				denied.n, denied.until = n, s.Now.Add(got.RetryAfter)
+			}
 		case op < 4:
 			log += fmt.Sprintf("estimate %d", n)
 			w.free()
@@ -185,7 +245,10 @@ func runTickets(t *testing.T, s *limitertest.Stage, rng *rand.Rand, at string) {
 			want = w.took(w.Take(w.now, n, false))
 			check(got, err)
 			if want.Allowed {
-				w.tickets = append(w.tickets, &modelTicket{Ticket: ticket, n: n, place: w.Place(w.now), ends: w.now + w.lease})
+				w.tickets = append(w.tickets, &modelTicket{
+					Ticket: ticket, n: n, place: w.Place(w.now), ends: w.now + w.lease,
+					parts: []*modelPart{{n: n, place: w.Place(w.now), ends: w.now + w.lease}},
+				})
 			} else {
 				denied.n, denied.until = n, s.Now.Add(got.RetryAfter)
 			}

@@ -8,10 +8,10 @@
 -- Words    one more than the algorithm's: microseconds until tickets that end make room for the denied request, 0 if none do
 
 -- <limits>
-local limits, names = {}, {}
+local beside, names = {}, {}
 for i = 1, #KEYS / 2 do
   names[i] = KEYS[i]
-  limits[KEYS[i]] = KEYS[#KEYS / 2 + i]
+  beside[KEYS[i]] = KEYS[#KEYS / 2 + i]
 end
 local KEYS = names
 -- </limits>
@@ -20,41 +20,105 @@ local KEYS = names
 -- Gives back what a hundred tickets whose lease has ended have taken, as a settlement by 0 does. The rest counts as taken until
 -- later calls. The tickets go first: if a write fails, nothing comes back twice. A settlement that gives back leaves
 -- that to others, and while a cancel is decided (operations.lua), call does not ask Redis. The blocks after it use:
---   held         the key of the tickets
+--   leases       the key of the tickets
 --   outstanding  there are tickets
---   kept         how long they have to be kept at least, milliseconds
+--   lasting      how long they have to be kept at least, milliseconds
 --   first        a ticket of this execution is the only one
 --   soon         a word, see seek
-local held, outstanding, kept, soon, first = limits[key], false, 0, 0
-if call == redis.pcall and not limits.settles then
-  local next = call('ZRANGE', held, '0', '0', 'WITHSCORES')
+local leases, outstanding, lasting, soon, first = beside[key], false, 0, 0
+if call == redis.pcall and not beside.settles then
+  local next = call('ZRANGE', leases, '0', '0', 'WITHSCORES')
   if next.err then return next end
   outstanding = next[1] ~= nil
   if outstanding and next[2] + 0 <= now then
-    local ended = call('ZRANGEBYSCORE', held, '-inf', string.format('%d', now), 'WITHSCORES', 'LIMIT', '0', '100')
+    local ended = call('ZRANGEBYSCORE', leases, '-inf', string.format('%d', now), 'WITHSCORES', 'LIMIT', '0', '100')
     if ended.err then return ended end
-    local sums, count = {}, #ended / 2 -- of those that can come back together
-    for i = 1, #ended, 2 do
-      local permits, place, which = string.match(ended[i], '^(%d+)/(%d+/(%d+))/')
-      if not permits then return {err = 'CORRUPT no tickets'} end
-      if which == '1' then place = string.format('%s/%s/%d', place, ended[i + 1], i) end
-      sums[place] = (sums[place] or 0) + permits
-      budget = budget - 2
-    end
-    redis.call('ZREMRANGEBYRANK', held, '0', count - 1)
-    outstanding = false
-    for place, back in pairs(sums) do
-      local where, which, stops = string.match(place, '^(%d+)/(%d+)/?(%d*)')
-      budget = budget - 8
-      -- <state/>
-      -- <exactly?/>
-      -- <giveback/>
-    end
-    outstanding = redis.call('ZCARD', held) > 0
+    -- <returns/>
+    outstanding = redis.call('ZCARD', leases) > 0
   end
 end
 -- <state/>
 -- </load>
+
+-- <returns>
+local sums, count = {}, #ended / 2 -- of those that can come back together
+for i = 1, #ended, 2 do
+  local permits, place, which = string.match(ended[i], '^(%d+)/(%d+/(%d+))/')
+  if not permits then return {err = 'CORRUPT no tickets'} end
+  if which == '1' then place = string.format('%s/%s/%d', place, ended[i + 1], i) end
+  sums[place] = (sums[place] or 0) + permits
+  budget = budget - 2
+end
+redis.call('ZREMRANGEBYRANK', leases, '0', count - 1)
+outstanding = false
+for place, back in pairs(sums) do
+  local where, which, stops = string.match(place, '^(%d+)/(%d+)/?(%d*)')
+  budget = budget - 8
+  -- <state/>
+  -- <exactly?/>
+  -- <giveback/>
+end
+-- </returns>
+
+-- <returns of log>
+-- One pass over the last 512 entries at most, which takes 1 to 2 µs each; what is in earlier entries stays, see giveback.
+local sums, oldest = {}, 2 ^ 53
+for i = 1, #ended, 2 do
+  local permits, where = string.match(ended[i], '^(%d+)/(%d+)/')
+  if not permits then return {err = 'CORRUPT no tickets'} end
+  sums[where] = (sums[where] or 0) + permits
+  oldest = math.min(oldest, where + 0)
+  budget = budget - 2
+end
+redis.call('ZREMRANGEBYRANK', leases, '0', #ended / 2 - 1)
+do
+  local back = true
+  -- <ended/>
+  local count, whole, latest = 3, false, {}
+  while exists do -- the last entries, and the total before them
+    latest = call('LRANGE', key, -2 * count - 1, '-1')
+    if #latest <= 2 * count then -- the whole log, with the rule
+      if #latest < 4 or #latest % 2 == 1 then return {err = corrupt} end
+      table.remove(latest, 1)
+      whole = true
+      break
+    end
+    if count == 512 or tonumber(latest[2]) <= oldest then break end
+    count = math.min(count * 8, 512)
+  end
+  budget = budget - #latest / 2
+  -- From the first entry of a ticket on, the totals are less by what has come back.
+  local from, given, rest, stays = nil, 0, {}, false
+  for i = 2, #latest, 2 do
+    local own, here = latest[i + 1] - latest[i - 1], 0
+    if sums[latest[i]] then here = math.min(sums[latest[i]], own) end
+    given = given + here
+    if here > 0 then from = from or i end
+    stays = i == #latest - 1 and here > 0 and here == own and string.find(said, '@', 1, true)
+    if from and (here == 0 or here < own or stays) then
+      rest[#rest + 1] = latest[i]
+      rest[#rest + 1] = string.format('%d', latest[i + 1] - given)
+    end
+  end
+  if from then
+    if stays then redis.call('LSET', key, '0', said .. '!') end
+    if #rest == 0 and whole and from == 2 then
+      redis.call('UNLINK', key)
+    else
+      redis.call('LSET', key, '-1', latest[#latest]) -- if the server is out of memory, this fails, before anything has changed
+      redis.call('LTRIM', key, '0', from - #latest - 2)
+      for i = 1, #rest, 1000 do
+        redis.call('RPUSH', key, unpack(rest, i, math.min(i + 999, #rest)))
+      end
+      local newer = tonumber(rest[#rest - 1] or latest[from - 2]) -- the last entry now
+      if newer and newer < instant and said == rule and not stays then
+        local ttl = math.max(gone - instant + newer - present, 0) / 1000
+        redis.call('PEXPIRE', key, ttl - ttl % 2 + 901 + slack)
+      end
+    end
+  end
+end
+-- </returns of log>
 
 -- <seek>
 -- When tickets that end make room for the first denied request: the least of max(ends, fits) for those that end first, where
@@ -64,7 +128,7 @@ soon = 0
 if allowed < times and outstanding then
   local back, ends, fits, from, least = 0, 0, 2 ^ 53, 0, 2 ^ 53
   while from < 256 and ends < least do
-    local some = call('ZRANGE', held, from, from + 15, 'WITHSCORES')
+    local some = call('ZRANGE', leases, from, from + 15, 'WITHSCORES')
     if some.err then return some end
     for i = 1, #some, 2 do
       local permits, where, which, lease = string.match(some[i], '^(%d+)/(%d+)/(%d+)/(%d+)/')
@@ -72,7 +136,7 @@ if allowed < times and outstanding then
       ends = math.max(some[i + 1] - now, 1)
       if ends > lease + 0 then
         ends = lease + 0
-        redis.call('ZADD', held, now + ends, some[i])
+        redis.call('ZADD', leases, now + ends, some[i])
       end
       -- <frees/>
       least = math.min(least, math.max(ends, fits))
@@ -85,6 +149,118 @@ if allowed < times and outstanding then
   if least < 2 ^ 53 then soon = least end
 end
 -- </seek>
+
+-- <seek of log>
+-- When enough permits have left each window or come back: the first instant at which the permits of entries that have left,
+-- and of tickets that have ended and whose entries have not left, reach what is over. That sum never falls. Of more than 256
+-- tickets the call asks again when the last of these ends.
+soon = 0
+if allowed < times and outstanding and exists then
+  local some = call('ZRANGE', leases, '0', '255', 'WITHSCORES')
+  if some.err then return some end
+  local final, tickets, ends, places = last, {}, {}, {}
+  if not final then final = call('LLEN', key) / 2 - 1 end
+  -- The instant and the total of an entry; false if there are none.
+  local function entry(i)
+    budget = budget - 4
+    if i >= final then return recent, stored end
+    local pair = call('LRANGE', key, 2 * i, 2 * i + 1)
+    return tonumber(pair[1]) or false, tonumber(pair[2]) or false
+  end
+  local far = 0 -- permits before that do not come back, see giveback
+  if final > 510 then far = entry(final - 510) or 0 end
+  for i = 1, #some, 2 do
+    local permits, where, lease = string.match(some[i], '^(%d+)/(%d+)/%d+/(%d+)/')
+    if not permits then return {err = 'CORRUPT no tickets'} end
+    local at = math.max(some[i + 1] - now, 1)
+    if at > lease + 0 then
+      at = lease + 0
+      redis.call('ZADD', leases, now + at, some[i])
+    end
+    if where + 0 >= far and where + 0 <= recent then
+      tickets[#tickets + 1] = permits + 0
+      ends[#tickets] = at
+      places[#tickets] = where + 0
+    end
+    budget = budget - 2
+  end
+  -- So many permits of the first tickets come back that have not left by an edge.
+  local function freed(first, edge)
+    local sum = 0
+    for i = 1, first do
+      if places[i] > edge then sum = sum + tickets[i] end
+    end
+    return sum
+  end
+  -- The last entry from low to high that is not after the edge, and its total. Entry low is not.
+  local function leaving(edge, low, sum, high)
+    while low < high do
+      local middle = math.ceil((low + high) / 2)
+      local at, upto = entry(middle)
+      if not (at and upto) then return end
+      if at <= edge then
+        low = middle
+        sum = upto
+      else
+        high = middle - 1
+      end
+    end
+    return low, sum
+  end
+  local failed = false
+  local function when(over, span, low, base)
+    local from, sum, to = low, base, #tickets + 1
+    -- The first ticket whose end makes room, by halves, is number to; before it has left all up to entry from.
+    local high, first = final, 1
+    while first < to do
+      local middle = math.floor((first + to) / 2)
+      local edge = now + ends[middle] - span
+      local number, upto = leaving(edge, from, sum, high)
+      if not number then
+        failed = true
+        return 0
+      end
+      if upto - base + freed(middle, edge) >= over then
+        to = middle
+        high = number
+      else
+        first = middle + 1
+        from = number
+        sum = upto
+      end
+    end
+    local before = to - 1
+    -- The first entry behind it whose leaving makes room, with the tickets before.
+    local top, below = high + 1, from
+    while top - below > 1 do
+      local middle = math.floor((below + top) / 2)
+      local at, upto = entry(middle)
+      if not (at and upto) then
+        failed = true
+        return 0
+      end
+      if upto - base + freed(before, at) >= over then top = middle else below = middle end
+    end
+    local leaves = ends[to] or slot + span - now
+    if top <= high then leaves = entry(top) + span - now end
+    if #some == 512 and before == #tickets then leaves = math.min(leaves, some[512] - now) end
+    return math.max(leaves, 1)
+  end
+  -- <rules/>
+  if failed then return {err = corrupt} end
+end
+-- </seek of log>
+
+-- <rules of slidingwindow_list>
+soon = when(used + (allowed + 1) * n - limit, window, left, under)
+-- </rules of slidingwindow_list>
+
+-- <rules of slidinglog>
+for r = 1, rules do
+  local over = total - bases[r] + (allowed + 1) * n - limits[r]
+  if over > 0 then soon = math.max(soon, when(over, windows[r], left[r], bases[r])) end
+end
+-- </rules of slidinglog>
 
 -- <frees of bucket>
 -- In units, because exact returns are. What another rule's state gives back is not known to the microsecond, nor what comes
@@ -126,38 +302,52 @@ size = size + 1
 -- <keep>
 -- Behind the store, which has just set ttl: tickets are kept for as long as their permits can count, and for their leases.
 if outstanding then
-  ttl = math.max(ttl + margin, kept) + 4
-  if first or redis.call('PTTL', held) < ttl then redis.call('PEXPIRE', held, string.format('%d', ttl + 950)) end
+  ttl = math.max(ttl + margin, lasting) + 4
+  if first or redis.call('PTTL', leases) < ttl then redis.call('PEXPIRE', leases, string.format('%d', ttl + 950)) end
 end
 -- </keep>
 
+-- <keep of log>
+if outstanding then
+  ttl = math.max(ttl, lasting) + 4
+  if first or redis.call('PTTL', leases) < ttl then redis.call('PEXPIRE', leases, string.format('%d', ttl + 950)) end
+end
+-- </keep of log>
+
 -- <full>
 -- Behind fit: one key has at most ten thousand tickets.
-local full = fresh and allowed > 0 and outstanding and redis.call('ZCARD', held) >= 10000
+local full = fresh and allowed > 0 and outstanding and redis.call('ZCARD', leases) >= 10000
 if full then allowed = 0 end
 -- </full>
 
+-- <full of log>
+local full = (fresh or slot ~= old.where) and allowed > 0 and outstanding and redis.call('ZCARD', leases) >= 10000
+if full then allowed = 0 end
+-- </full of log>
+
 -- <begin>
 -- Behind ticket, whose words it makes those of the ticket's name; the second is -1 if there are too many tickets. how says
--- what giveback needs: '0' the words, '1' the instant, for exact returns, '2' neither. old is the ticket that takes more: they
--- become one, unless the old one's window is over.
+-- what giveback needs: '0' the words, '1' the instant, for exact returns, '2' neither, '3' the words, of a
+-- log. old is the ticket that takes more: they become one, unless the old one's window is over, or it is of another entry of a
+-- log: then both stay.
 if allowed > 0 then
   local where, which, total = out[size + 1], out[size + 2], n + 0
   if how == '1' then which = 1 end
   if how == '2' then where = 0 end
   if old then
-    redis.call('ZREM', held, old.name)
     if how == '1' then where = old.where end
-    if where == old.where and which == old.which then total = total + old.permits end
+    local joins = where == old.where and which == old.which
+    if joins then total = total + old.permits end
+    if joins or how ~= '3' then redis.call('ZREM', leases, old.name) end
   end
   out[size + 1] = where
   out[size + 2] = which
   -- A number costs Redis more than its text, and a format more than to join texts; total has less than 14 digits.
   local place = how == '2' and '0/0' or string.format('%d/%d', where, which)
-  redis.call('ZADD', held, string.format('%d', now + lease), total .. '/' .. place .. '/' .. lease .. '/' .. id)
+  redis.call('ZADD', leases, string.format('%d', now + lease), total .. '/' .. place .. '/' .. lease .. '/' .. id)
   first = first or not outstanding
   outstanding = true
-  kept = lease / 1000
+  lasting = lease / 1000
 elseif full then
   out[size + 2] = -1
 end
@@ -166,8 +356,8 @@ end
 -- <tickets>
 -- In front of load, of an operation on one ticket: finds it before those are given back whose lease has ended, so that its
 -- permits stay its own until another call needs them.
-local tickets, fresh, old, lease, how, id = limits[key], kind == 'a'
-limits.settles = false
+local tickets, fresh, old, lease, how, id = beside[key], kind == 'a'
+beside.settles = false
 if fresh then
   local sort, span, own, further = string.match(operations, '^%d+a(%d)/(%d+)/(%w+),?()', begin)
   how = sort
@@ -183,7 +373,7 @@ elseif kind == 'u' then
   size = size + 1
   if found == 1 and more < 0 then
     out[size] = 1
-    limits.settles = true
+    beside.settles = true
     back = -more
     amount = where
     which = by
@@ -195,7 +385,7 @@ elseif kind == 'u' then
   else
     out[size] = 3 + found
     kind = 'n'
-    limits.settles = true
+    beside.settles = true
   end
 elseif kind == 'w' or kind == 'm' then
   local sort, name, of, where, by, span, own, further =

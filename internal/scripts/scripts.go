@@ -132,6 +132,9 @@ func Assemble(file *script.File) Set {
 
 // forOperations returns file with blocks for operations of all kinds.
 func forOperations(file *script.File) *script.File {
+	if load, ok := file.Blocks()["state"]; ok { // with tickets, see addTickets
+		return file.Set("state", forOperations(script.Parse("state", load)).Script().Source())
+	}
 	return file.Wrap("rewind", "if not back then -- giving back repairs nothing\n", "end\n")
 }
 

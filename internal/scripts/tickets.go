@@ -13,8 +13,8 @@ import (
 // tickets.lua around those of the file, and one word more. nil: a file that cannot have them.
 func WithTickets(file string) *Scripts { return withTickets[file] }
 
-// ticketed are the files that have a block frees in tickets.lua.
-var ticketed = []string{"bucket", "calendarwindow", "datedwindow"}
+// ticketed are the files that have a block frees or rules in tickets.lua.
+var ticketed = []string{"bucket", "calendarwindow", "datedwindow", "slidinglog", "slidingwindow_list"}
 
 var withTickets = func() map[string]*Scripts {
 	all := map[string]*Scripts{}
@@ -39,10 +39,18 @@ func addTickets(f *script.File) *script.File {
 		f = f.Set(block, tickets[block])
 	}
 	name := strings.TrimSuffix(f.Name(), ".lua")
+	seek := tickets["seek"]
+	if rules, ok := tickets["rules of "+name]; ok { // a log
+		for _, block := range []string{"returns", "keep", "full"} {
+			f = f.Set(block, tickets[block+" of log"])
+		}
+		f = f.Set("rules", rules).Set("ended", forOperations(Of(name).whole).Blocks()["load"])
+		seek = own["seek"] + tickets["seek of log"]
+	}
 	if exactly, ok := tickets["exactly of "+name]; ok {
 		f = f.Set("exactly", exactly)
 	}
-	return f.Set("state", own["load"]).Set("frees", tickets["frees of "+name]).
+	return f.Set("state", own["load"]).Set("frees", tickets["frees of "+name]).Set("seek", seek).
 		Set("store", "-- <write/>\n-- <keep/>\n").Set("write", own["store"]).
 		Set("words", own["words"]+tickets["soon"]).Named(name + ",tickets")
 }

@@ -171,7 +171,7 @@ func withShared(around *script.File, files []*script.File, keys int) *script.Fil
 	if places == nil {
 		return around
 	}
-	return around.Set("limits", fmt.Sprintf("local limits, states, names, shared = {}, {}, {}, %d\nlocal requests = #KEYS / %d\n"+
+	return around.Set("limits", fmt.Sprintf("local limits, states, names, shared = {}, {}, {}, %d\nlocal beside = limits -- by another name, of which there is one only\nlocal requests = #KEYS / %d\n"+
 		"for i = 0, requests - 1 do\n%send\nfor i = 1, requests * %d do\n  names[i] = KEYS[i]\nend\nlocal KEYS = names\n",
 		len(places), keys+len(places), strings.Join(places, ""), keys))
 }

@@ -40,10 +40,10 @@
 --        One -2 comes in place of what was not done because there was no time left, see many.lua.
 local call = redis.pcall
 -- <limits>
-local limits, names = {}, {}
+local beside, names = {}, {}
 for i = 1, #KEYS / 2 do
   names[i] = KEYS[i]
-  limits[KEYS[i]] = KEYS[#KEYS / 2 + i]
+  beside[KEYS[i]] = KEYS[#KEYS / 2 + i]
 end
 local KEYS = names
 local budget, late = 500, {}
@@ -71,8 +71,8 @@ local function decide(key, operations)
     -- <tickets>
     -- In front of load, of an operation on one ticket: finds it before those are given back whose lease has ended, so that its
     -- permits stay its own until another call needs them.
-    local tickets, fresh, old, lease, how, id = limits[key], kind == 'a'
-    limits.settles = false
+    local tickets, fresh, old, lease, how, id = beside[key], kind == 'a'
+    beside.settles = false
     if fresh then
       local sort, span, own, further = string.match(operations, '^%d+a(%d)/(%d+)/(%w+),?()', begin)
       how = sort
@@ -88,7 +88,7 @@ local function decide(key, operations)
       size = size + 1
       if found == 1 and more < 0 then
         out[size] = 1
-        limits.settles = true
+        beside.settles = true
         back = -more
         amount = where
         which = by
@@ -100,7 +100,7 @@ local function decide(key, operations)
       else
         out[size] = 3 + found
         kind = 'n'
-        limits.settles = true
+        beside.settles = true
       end
     elseif kind == 'w' or kind == 'm' then
       local sort, name, of, where, by, span, own, further =
@@ -125,19 +125,20 @@ local function decide(key, operations)
     -- Gives back what a hundred tickets whose lease has ended have taken, as a settlement by 0 does. The rest counts as taken until
     -- later calls. The tickets go first: if a write fails, nothing comes back twice. A settlement that gives back leaves
     -- that to others, and while a cancel is decided (operations.lua), call does not ask Redis. The blocks after it use:
-    --   held         the key of the tickets
+    --   leases       the key of the tickets
     --   outstanding  there are tickets
-    --   kept         how long they have to be kept at least, milliseconds
+    --   lasting      how long they have to be kept at least, milliseconds
     --   first        a ticket of this execution is the only one
     --   soon         a word, see seek
-    local held, outstanding, kept, soon, first = limits[key], false, 0, 0
-    if call == redis.pcall and not limits.settles then
-      local next = call('ZRANGE', held, '0', '0', 'WITHSCORES')
+    local leases, outstanding, lasting, soon, first = beside[key], false, 0, 0
+    if call == redis.pcall and not beside.settles then
+      local next = call('ZRANGE', leases, '0', '0', 'WITHSCORES')
       if next.err then return next end
       outstanding = next[1] ~= nil
       if outstanding and next[2] + 0 <= now then
-        local ended = call('ZRANGEBYSCORE', held, '-inf', string.format('%d', now), 'WITHSCORES', 'LIMIT', '0', '100')
+        local ended = call('ZRANGEBYSCORE', leases, '-inf', string.format('%d', now), 'WITHSCORES', 'LIMIT', '0', '100')
         if ended.err then return ended end
+        -- <returns>
         local sums, count = {}, #ended / 2 -- of those that can come back together
         for i = 1, #ended, 2 do
           local permits, place, which = string.match(ended[i], '^(%d+)/(%d+/(%d+))/')
@@ -146,7 +147,7 @@ local function decide(key, operations)
           sums[place] = (sums[place] or 0) + permits
           budget = budget - 2
         end
-        redis.call('ZREMRANGEBYRANK', held, '0', count - 1)
+        redis.call('ZREMRANGEBYRANK', leases, '0', count - 1)
         outstanding = false
         for place, back in pairs(sums) do
           local where, which, stops = string.match(place, '^(%d+)/(%d+)/?(%d*)')
@@ -240,12 +241,12 @@ local function decide(key, operations)
             -- <keep>
             -- Behind the store, which has just set ttl: tickets are kept for as long as their permits can count, and for their leases.
             if outstanding then
-              ttl = math.max(ttl + margin, kept) + 4
-              if first or redis.call('PTTL', held) < ttl then redis.call('PEXPIRE', held, string.format('%d', ttl + 950)) end
+              ttl = math.max(ttl + margin, lasting) + 4
+              if first or redis.call('PTTL', leases) < ttl then redis.call('PEXPIRE', leases, string.format('%d', ttl + 950)) end
             end
           end
         end
-        outstanding = redis.call('ZCARD', held) > 0
+        outstanding = redis.call('ZCARD', leases) > 0
       end
     end
     -- <state>
@@ -339,8 +340,8 @@ local function decide(key, operations)
         -- <keep>
         -- Behind the store, which has just set ttl: tickets are kept for as long as their permits can count, and for their leases.
         if outstanding then
-          ttl = math.max(ttl + margin, kept) + 4
-          if first or redis.call('PTTL', held) < ttl then redis.call('PEXPIRE', held, string.format('%d', ttl + 950)) end
+          ttl = math.max(ttl + margin, lasting) + 4
+          if first or redis.call('PTTL', leases) < ttl then redis.call('PEXPIRE', leases, string.format('%d', ttl + 950)) end
         end
       end
       size = size + 1
@@ -377,7 +378,7 @@ local function decide(key, operations)
       if allowed < times and outstanding then
         local back, ends, fits, from, least = 0, 0, 2 ^ 53, 0, 2 ^ 53
         while from < 256 and ends < least do
-          local some = call('ZRANGE', held, from, from + 15, 'WITHSCORES')
+          local some = call('ZRANGE', leases, from, from + 15, 'WITHSCORES')
           if some.err then return some end
           for i = 1, #some, 2 do
             local permits, where, which, lease = string.match(some[i], '^(%d+)/(%d+)/(%d+)/(%d+)/')
@@ -385,7 +386,7 @@ local function decide(key, operations)
             ends = math.max(some[i + 1] - now, 1)
             if ends > lease + 0 then
               ends = lease + 0
-              redis.call('ZADD', held, now + ends, some[i])
+              redis.call('ZADD', leases, now + ends, some[i])
             end
             -- <frees>
             if where + 0 == start then back = back + permits end
@@ -437,8 +438,8 @@ local function decide(key, operations)
         -- <keep>
         -- Behind the store, which has just set ttl: tickets are kept for as long as their permits can count, and for their leases.
         if outstanding then
-          ttl = math.max(ttl + margin, kept) + 4
-          if first or redis.call('PTTL', held) < ttl then redis.call('PEXPIRE', held, string.format('%d', ttl + 950)) end
+          ttl = math.max(ttl + margin, lasting) + 4
+          if first or redis.call('PTTL', leases) < ttl then redis.call('PEXPIRE', leases, string.format('%d', ttl + 950)) end
         end
       else
         -- <expire>
@@ -459,7 +460,7 @@ local function decide(key, operations)
       end
       -- <full>
       -- Behind fit: one key has at most ten thousand tickets.
-      local full = fresh and allowed > 0 and outstanding and redis.call('ZCARD', held) >= 10000
+      local full = fresh and allowed > 0 and outstanding and redis.call('ZCARD', leases) >= 10000
       if full then allowed = 0 end
       -- <seek>
       -- When tickets that end make room for the first denied request: the least of max(ends, fits) for those that end first, where
@@ -469,7 +470,7 @@ local function decide(key, operations)
       if allowed < times and outstanding then
         local back, ends, fits, from, least = 0, 0, 2 ^ 53, 0, 2 ^ 53
         while from < 256 and ends < least do
-          local some = call('ZRANGE', held, from, from + 15, 'WITHSCORES')
+          local some = call('ZRANGE', leases, from, from + 15, 'WITHSCORES')
           if some.err then return some end
           for i = 1, #some, 2 do
             local permits, where, which, lease = string.match(some[i], '^(%d+)/(%d+)/(%d+)/(%d+)/')
@@ -477,7 +478,7 @@ local function decide(key, operations)
             ends = math.max(some[i + 1] - now, 1)
             if ends > lease + 0 then
               ends = lease + 0
-              redis.call('ZADD', held, now + ends, some[i])
+              redis.call('ZADD', leases, now + ends, some[i])
             end
             -- <frees>
             if where + 0 == start then back = back + permits end
@@ -514,25 +515,27 @@ local function decide(key, operations)
       out[size + 2] = 0
       -- <begin>
       -- Behind ticket, whose words it makes those of the ticket's name; the second is -1 if there are too many tickets. how says
-      -- what giveback needs: '0' the words, '1' the instant, for exact returns, '2' neither. old is the ticket that takes more: they
-      -- become one, unless the old one's window is over.
+      -- what giveback needs: '0' the words, '1' the instant, for exact returns, '2' neither, '3' the words, of a
+      -- log. old is the ticket that takes more: they become one, unless the old one's window is over, or it is of another entry of a
+      -- log: then both stay.
       if allowed > 0 then
         local where, which, total = out[size + 1], out[size + 2], n + 0
         if how == '1' then which = 1 end
         if how == '2' then where = 0 end
         if old then
-          redis.call('ZREM', held, old.name)
           if how == '1' then where = old.where end
-          if where == old.where and which == old.which then total = total + old.permits end
+          local joins = where == old.where and which == old.which
+          if joins then total = total + old.permits end
+          if joins or how ~= '3' then redis.call('ZREM', leases, old.name) end
         end
         out[size + 1] = where
         out[size + 2] = which
         -- A number costs Redis more than its text, and a format more than to join texts; total has less than 14 digits.
         local place = how == '2' and '0/0' or string.format('%d/%d', where, which)
-        redis.call('ZADD', held, string.format('%d', now + lease), total .. '/' .. place .. '/' .. lease .. '/' .. id)
+        redis.call('ZADD', leases, string.format('%d', now + lease), total .. '/' .. place .. '/' .. lease .. '/' .. id)
         first = first or not outstanding
         outstanding = true
-        kept = lease / 1000
+        lasting = lease / 1000
       elseif full then
         out[size + 2] = -1
       end
@@ -551,8 +554,8 @@ local function decide(key, operations)
         -- <keep>
         -- Behind the store, which has just set ttl: tickets are kept for as long as their permits can count, and for their leases.
         if outstanding then
-          ttl = math.max(ttl + margin, kept) + 4
-          if first or redis.call('PTTL', held) < ttl then redis.call('PEXPIRE', held, string.format('%d', ttl + 950)) end
+          ttl = math.max(ttl + margin, lasting) + 4
+          if first or redis.call('PTTL', leases) < ttl then redis.call('PEXPIRE', leases, string.format('%d', ttl + 950)) end
         end
       else
         -- <expire>
@@ -592,7 +595,7 @@ local function decide(key, operations)
         if allowed < times and outstanding then
           local back, ends, fits, from, least = 0, 0, 2 ^ 53, 0, 2 ^ 53
           while from < 256 and ends < least do
-            local some = call('ZRANGE', held, from, from + 15, 'WITHSCORES')
+            local some = call('ZRANGE', leases, from, from + 15, 'WITHSCORES')
             if some.err then return some end
             for i = 1, #some, 2 do
               local permits, where, which, lease = string.match(some[i], '^(%d+)/(%d+)/(%d+)/(%d+)/')
@@ -600,7 +603,7 @@ local function decide(key, operations)
               ends = math.max(some[i + 1] - now, 1)
               if ends > lease + 0 then
                 ends = lease + 0
-                redis.call('ZADD', held, now + ends, some[i])
+                redis.call('ZADD', leases, now + ends, some[i])
               end
               -- <frees>
               if where + 0 == start then back = back + permits end
@@ -656,8 +659,8 @@ local function decide(key, operations)
         -- <keep>
         -- Behind the store, which has just set ttl: tickets are kept for as long as their permits can count, and for their leases.
         if outstanding then
-          ttl = math.max(ttl + margin, kept) + 4
-          if first or redis.call('PTTL', held) < ttl then redis.call('PEXPIRE', held, string.format('%d', ttl + 950)) end
+          ttl = math.max(ttl + margin, lasting) + 4
+          if first or redis.call('PTTL', leases) < ttl then redis.call('PEXPIRE', leases, string.format('%d', ttl + 950)) end
         end
       else
         -- <expire>
