@@ -27,7 +27,7 @@ var quoted = []struct {
 	{"docs/choosing.md", `log, 1,000 permits in the window \| (\S+) \|`, func(b bench) []string { return b.bytes("Memory by entries", "sliding log", "1,000") }},
 	{"docs/choosing.md", `ZSet, 1,000 permits in the window \| (\S+) \|`, func(b bench) []string { return b.bytes("Memory by entries", "sliding window, ZSet", "1,000") }},
 	{"docs/choosing.md", `A million token buckets\stake (\S+) MB`, func(b bench) []string { return b.million("token bucket") }},
-	{"docs/scaling.md", `A million token buckets in use take (\S+) MB of the server, a million fixed windows (\S+) MB and a million sliding windows\s(\S+) MB`, func(b bench) []string {
+	{"docs/scaling.md", `A million token buckets in use take (\S+) MB of the server, a million fixed windows (\S+) MB, and a million sliding windows\swith the storage Hash and one sub-window in use (\S+) MB`, func(b bench) []string {
 		return slices.Concat(b.million("token bucket"), b.million("fixed window"), b.million("sliding window, Hash"))
 	}},
 	{"docs/scaling.md", `each call on its own \| (\S+) µs \| (\S+) \|`, func(b bench) []string { return b.oneCore(manyKeys, "token bucket, plain") }},
