@@ -76,6 +76,8 @@ func TestScriptsAreListedAndFound(t *testing.T) {
 	}
 	require.Equal(t, []string{
 		"bucket,estimate+fixedwindow, one", "bucket,estimate+fixedwindow, one under an id", "bucket,estimate+fixedwindow, peek", "bucket,estimate+fixedwindow, many",
+		"bucket,estimate+fixedwindow, many under ids", "bucket,estimate+fixedwindow, many of several under ids",
+		"bucket,estimate+fixedwindow, finish", "bucket,estimate+fixedwindow, finish of several",
 		"bucket,estimate+fixedwindow, many of one key of bucket,estimate", "bucket,estimate+fixedwindow, many of one key of fixedwindow",
 		"bucket,estimate+fixedwindow, many of several", "bucket,estimate+fixedwindow, many of several of one key of bucket,estimate",
 		"bucket,estimate+fixedwindow, many of several of one key of fixedwindow",
@@ -99,6 +101,8 @@ func TestScriptsOfOneLimiterAreItsOwn(t *testing.T) {
 		"inflight by the caller's clock, one", "inflight by the caller's clock, peek",
 		"inflight by the caller's clock, holds", "inflight by the caller's clock, extend",
 		"NewAll of inflight, one", "NewAll of inflight, one under an id", "NewAll of inflight, peek", "NewAll of inflight, many",
+		"NewAll of inflight, many under ids", "NewAll of inflight, many of several under ids",
+		"NewAll of inflight, finish", "NewAll of inflight, finish of several",
 		"NewAll of inflight, many of one key of inflight", "NewAll of inflight, many of several",
 		"NewAll of inflight, many of several of one key of inflight",
 	}, names("inflight"))
