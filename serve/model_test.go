@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -76,27 +77,28 @@ func decide(all []*modelPart, now int64) (denied bool) {
 		denied = denied || p.over && p.enforced()
 	}
 	denied = denied || len(quotas) == 0 && usedUp(all)
-	fits := true // all that are enforced, or none
 	for _, p := range enforced {
 		if p.hits > p.most() {
 			p.over, denied = true, true
 		}
 	}
-	if !denied {
-		for _, p := range enforced {
+	for one := range slices.Chunk(enforced, mostTogether) { // all that are enforced, or none; a script has eight
+		if denied {
+			break
+		}
+		for _, p := range one {
 			if p.hits == 0 {
 				p.look(now)
-				fits = fits && !p.over
+				denied = denied || p.over
 			}
 		}
-		taking := fits
-		for _, p := range enforced {
-			if taking && p.hits > 0 && p.peek(now).Remaining < p.hits {
+		looks := denied
+		for _, p := range one {
+			if !looks && p.hits > 0 && p.peek(now).Remaining < p.hits {
 				p.take(now) // is denied
-				fits = false
+				denied = true
 			}
 		}
-		denied = !fits
 	}
 	var taken []*modelPart
 	take := func(p *modelPart) {
