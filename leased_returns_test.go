@@ -2,10 +2,12 @@ package ratelimit_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit"
@@ -28,6 +30,26 @@ func estimateOfKey(t *testing.T, l ratelimit.Settler, key string, n int) (*ratel
 	ticket, r, err := l.Estimate(ctx, key, n)
 	require.NoError(t, err)
 	return ticket, r
+}
+
+// underWay begins a call, and returns when Redis has executed what it sends. The replies arrive when arrive is called, which
+// returns when the call has.
+func underWay(e *ratelimittest.Env, call func()) (arrive func()) {
+	var sending atomic.Bool
+	arrives, over := make(chan struct{}), make(chan struct{})
+	e.Client().AddHook(onCommand(func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+		late := sending.Load()
+		err := next(ctx, cmd)
+		if late && err == nil {
+			<-arrives
+		}
+		return err
+	}))
+	sending.Store(true)
+	go func() { call(); close(over) }()
+	synctest.Wait()
+	sending.Store(false)
+	return func() { close(arrives); <-over }
 }
 
 // TestADenialBySlicesAndOneByRedis are about different calls: what is left of slices is for those that take n, and all others
@@ -100,17 +122,14 @@ func TestWhatSlicesGiveBackIsHeard(t *testing.T) {
 		inBubble(t, func(t *testing.T, e *ratelimittest.Env) {
 			b, l, cache := emptied(t, e)
 			e.Advance(400 * time.Millisecond)
-			e.Slow(20 * time.Millisecond)
-			go func() { _, _ = l.TryAcquire(ctx, "k") }()
-			time.Sleep(15 * time.Millisecond) // it has taken its slice
-			e.Up()
+			arrive := underWay(e, func() { _, _ = l.TryAcquire(ctx, "k") })
 			_, _, err := b.TryAcquireUpTo(ctx, "k", 1000)
 			require.NoError(t, err)
 			denied(t, 40, cache)
 			soon, cancel := context.WithTimeout(ctx, time.Millisecond)
 			defer cancel()
 			require.NoError(t, l.Close(soon))
-			time.Sleep(10 * time.Millisecond)
+			arrive()
 			allowed(t, b, 40, cache)
 		})
 	})
@@ -166,14 +185,10 @@ func TestALeasedHearsWhatComesBack(t *testing.T) {
 				l := ratelimit.Must(ratelimit.NewLeased(ratelimit.Must(ratelimit.NewTokenBucket(e.Client(), ratelimit.PerHour(10), 10))))
 				undo := test.back(t, l)
 				must(t)(l.TryAcquireN(ctx, "k", 10))
-				e.Slow(20 * time.Millisecond)
 				var late ratelimit.Result
-				over := make(chan struct{})
-				go func() { late, _ = l.TryAcquireN(ctx, "k", 2); close(over) }()
-				time.Sleep(15 * time.Millisecond) // Redis has denied it
-				e.Up()
+				arrive := underWay(e, func() { late, _ = l.TryAcquireN(ctx, "k", 2) })
 				require.NoError(t, undo())
-				<-over
+				arrive()
 				require.False(t, late.Allowed)
 				r := must(t)(l.TryAcquireN(ctx, "k", 2))
 				require.True(t, r.Allowed, "%+v", r)
