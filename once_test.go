@@ -244,6 +244,7 @@ func TestMistakesOfACallWithAnID(t *testing.T) {
 	held := ratelimit.Must(ratelimit.NewInFlight(c, 5, time.Minute))
 	all := ratelimit.Must(ratelimit.NewAll(l))
 	down := ratelimit.Must(ratelimit.NewFallback(l, ratelimit.AllowAll()))
+	ofHolds := "are held, and would be released once for each answer; TryAcquireAll holds them once under the id of Claim.As"
 	for _, test := range []struct {
 		id     string
 		ttl    time.Duration
@@ -256,7 +257,8 @@ func TestMistakesOfACallWithAnID(t *testing.T) {
 		{"id", time.Microsecond, []ratelimit.Claim{ratelimit.ClaimOf(l, "k", 1)}, ratelimit.ErrInvalidConfig, "for which the id is remembered is 1µs; it must be at least 1ms"},
 		{"id", time.Hour, nil, ratelimit.ErrInvalidConfig, "there is no claim"},
 		{"id", time.Hour, []ratelimit.Claim{ratelimit.ClaimOf(l, "k", 1).Estimate()}, ratelimit.ErrInvalidConfig, "is an estimate"},
-		{"id", time.Hour, []ratelimit.Claim{ratelimit.ClaimHold(held, "k", 1)}, ratelimit.ErrInvalidConfig, "are held"},
+		{"id", time.Hour, []ratelimit.Claim{ratelimit.ClaimHold(held, "k", 1)}, ratelimit.ErrInvalidConfig, ofHolds},
+		{"id", time.Hour, []ratelimit.Claim{ratelimit.ClaimHold(held, "k", 1).As("job")}, ratelimit.ErrInvalidConfig, ofHolds},
 		{"id", time.Hour, []ratelimit.Claim{ratelimit.ClaimOf(local, "k", 1)}, ratelimit.ErrInvalidConfig, "remembers no id"},
 		{"id", time.Hour, []ratelimit.Claim{ratelimit.ClaimOf(local, "k", 1), ratelimit.ClaimOf(local, "l", 1)}, ratelimit.ErrInvalidConfig, "remembers no id"},
 		{"id", time.Hour, []ratelimit.Claim{ratelimit.ClaimOf(all, "k", 1)}, ratelimit.ErrInvalidConfig, "of an All its claims"},
