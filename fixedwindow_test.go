@@ -53,3 +53,40 @@ func TestAlignedWindowKeepsItsCountWhenTheClockStepsBackOverItsStart(t *testing.
 		require.Greater(t, allowed, 5, name)
 	}
 }
+
+// TestAlignedRulesByClocksApartDoNotReopenEachOthersWindows: an hour is longer ago for a rule of minutes than its window,
+// and the minute that has just ended is over for one clock and not for the other.
+func TestAlignedRulesByClocksApartDoNotReopenEachOthersWindows(t *testing.T) {
+	limitertest.Everywhere(t, func(t *testing.T, s *limitertest.Stage) {
+		s.Wipe(t)
+		hour := limitertest.Start.Truncate(time.Hour)
+		minute := hour.Add(7 * time.Minute)
+		s.Move(minute.Add(24 * time.Hour))
+		hour, minute = hour.Add(24*time.Hour), minute.Add(24*time.Hour)
+		build := func(limit int, window time.Duration, reads time.Time) ratelimit.Limiter {
+			return ratelimit.Must(ratelimit.NewFixedWindow(s.Client, limit, window, ratelimit.WithAlignment(0),
+				ratelimit.WithClock(func() time.Time { return reads }), ratelimit.WithMaxSkew(time.Second)))
+		}
+		hourly := build(2, time.Hour, minute.Add(10*time.Millisecond))
+		minutely := build(1, time.Minute, minute.Add(-10*time.Millisecond))
+		var allowed []bool
+		for range 4 {
+			allowed = append(allowed, must(t)(hourly.TryAcquire(ctx, "k")).Allowed, must(t)(minutely.TryAcquire(ctx, "k")).Allowed)
+		}
+		require.Equal(t, []bool{true, true, true, false, true, false, false, false}, allowed)
+		left := hour.Add(time.Hour).Sub(minute) - 10*time.Millisecond
+		require.Equal(t, ratelimit.Result{Limit: 2, Window: time.Hour, RetryAfter: left, ResetAfter: left},
+			must(t)(hourly.TryAcquire(ctx, "k")), "the rest of the hour")
+		require.Equal(t, ratelimit.Result{Limit: 1, Window: time.Minute, RetryAfter: time.Minute + 10*time.Millisecond,
+			ResetAfter: time.Minute + 10*time.Millisecond}, must(t)(minutely.TryAcquire(ctx, "k")))
+	})
+}
+
+// TestFixedWindowAfterTheRestOfAnAlignedOne, which is not always whole milliseconds, as TTLs are.
+func TestFixedWindowAfterTheRestOfAnAlignedOne(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	l := ratelimit.Must(ratelimit.NewFixedWindow(s.Client, 3, time.Second))
+	require.NoError(t, s.Admin.Set(ctx, "ratelimit:default:fixedwindow{k}", "1/1000/1000500", 2*time.Millisecond).Err())
+	require.Equal(t, ratelimit.Result{Allowed: true, Limit: 3, Window: time.Second, Remaining: 1, ResetAfter: time.Millisecond},
+		must(t)(l.TryAcquire(ctx, "k")))
+}

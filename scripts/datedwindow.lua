@@ -3,7 +3,9 @@
 --
 -- There is one counter, so a key has one window at a time. It lasts for the shorter of two
 -- windows: that of the calling rule, and the longest one of the rules that have taken permits
--- from it. The first call after that opens the next window.
+-- from it. The first call after that opens the next window, which never starts before the end
+-- of the one before it: of an aligned rule it may be the rest of a window. Otherwise rules whose
+-- windows end at other times, by clocks that differ, could open the same windows again and again.
 --
 -- KEYS[1]  the key
 -- ARGV     [1] permits; [2] limit; [3] window, microseconds; [4] offset of the
@@ -74,6 +76,9 @@ if state then
     lasts = ends
     sliced = out
     longest = math.max(window, theirs, sliced)
+    if offset ~= 'first' and theirs + 0 == window - (start - offset) % window then -- the rest of its window stays that
+      longest = math.max(theirs, sliced)
+    end
     if start + longest >= 2 ^ 53 or used >= 2 ^ 53 then return {err = 'CORRUPT no state of a fixed window'} end
     if by ~= '' then
       local longer = tonumber(string.sub(by, 2)) or 2 ^ 53
@@ -92,6 +97,10 @@ if state then
       end
     end
     if start + sliced > now then leased = string.format('~%d', sliced) end
+  elseif start < from + ends then
+    longest = start + window - from - ends
+    lasts = longest
+    start = from + ends
   end
 end
 -- </load>
@@ -106,10 +115,10 @@ end
 -- </fit>
 
 -- <take>
--- needs: n window allowed used lasts sliced
+-- needs: n window allowed used lasts longest sliced
 -- sets: used lasts
 used = used + allowed * n
-if allowed > 0 then lasts = math.max(window, sliced) end
+if allowed > 0 then lasts = math.max(math.min(window, longest), sliced) end
 -- </take>
 
 if allowed > 0 or repair then
@@ -151,11 +160,11 @@ size = size + 3
 -- <lease>
 -- A slice: how many of the requests it gets (times), and how long it lasts (long), which is until the
 -- window ends at most.
--- needs: least limit long now sliced start times used window
+-- needs: least limit long longest now sliced start times used window
 -- sets: long times
 local fits = math.max(limit - used, 0)
 times = math.min(times, math.max(math.min(fits, least), math.floor(fits / 4)))
-long = times > 0 and math.min(long, start + math.max(window, sliced) - now) or 0
+long = times > 0 and math.min(long, start + math.max(math.min(window, longest), sliced) - now) or 0
 -- </lease>
 -- <slice>
 -- needs: leased long now out size sliced start

@@ -67,7 +67,7 @@ if state then
       local longest, margin, ends
       used, longest, margin, ends = string.match(state, '^(%d+)/%d+/([1-9]%d*)@?(%d*)~?(%d*)$') -- written by datedwindow.lua
       if used then
-        theirs = longest / 1000
+        theirs = math.floor(longest / 1000) -- the rest of an aligned window has microseconds
         slack = 3
         if left > 0 then left = math.max(left - 1 - (tonumber(margin) or 0), 0) end
         if ends ~= '' then out = math.floor(theirs - ends / 1000) end

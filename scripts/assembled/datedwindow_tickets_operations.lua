@@ -193,6 +193,9 @@ local function decide(key, operations)
               lasts = ends
               sliced = out
               longest = math.max(window, theirs, sliced)
+              if offset ~= 'first' and theirs + 0 == window - (start - offset) % window then -- the rest of its window stays that
+                longest = math.max(theirs, sliced)
+              end
               if start + longest >= 2 ^ 53 or used >= 2 ^ 53 then return {err = 'CORRUPT no state of a fixed window'} end
               if by ~= '' then
                 local longer = tonumber(string.sub(by, 2)) or 2 ^ 53
@@ -211,6 +214,10 @@ local function decide(key, operations)
                 end
               end
               if start + sliced > now then leased = string.format('~%d', sliced) end
+            elseif start < from + ends then
+              longest = start + window - from - ends
+              lasts = longest
+              start = from + ends
             end
           end
           -- <giveback>
@@ -290,6 +297,9 @@ local function decide(key, operations)
         lasts = ends
         sliced = out
         longest = math.max(window, theirs, sliced)
+        if offset ~= 'first' and theirs + 0 == window - (start - offset) % window then -- the rest of its window stays that
+          longest = math.max(theirs, sliced)
+        end
         if start + longest >= 2 ^ 53 or used >= 2 ^ 53 then return {err = 'CORRUPT no state of a fixed window'} end
         if by ~= '' then
           local longer = tonumber(string.sub(by, 2)) or 2 ^ 53
@@ -308,6 +318,10 @@ local function decide(key, operations)
           end
         end
         if start + sliced > now then leased = string.format('~%d', sliced) end
+      elseif start < from + ends then
+        longest = start + window - from - ends
+        lasts = longest
+        start = from + ends
       end
     end
     if back then
@@ -355,11 +369,11 @@ local function decide(key, operations)
       -- <lease>
       -- A slice: how many of the requests it gets (times), and how long it lasts (long), which is until the
       -- window ends at most.
-      -- needs: least limit long now sliced start times used window
+      -- needs: least limit long longest now sliced start times used window
       -- sets: long times
       local fits = math.max(limit - used, 0)
       times = math.min(times, math.max(math.min(fits, least), math.floor(fits / 4)))
-      long = times > 0 and math.min(long, start + math.max(window, sliced) - now) or 0
+      long = times > 0 and math.min(long, start + math.max(math.min(window, longest), sliced) - now) or 0
       local some = times > 0
       if not some then times = 1 end
       -- <fit>
@@ -401,10 +415,10 @@ local function decide(key, operations)
         if least < 2 ^ 53 then soon = least end
       end
       -- <take>
-      -- needs: n window allowed used lasts sliced
+      -- needs: n window allowed used lasts longest sliced
       -- sets: used lasts
       used = used + allowed * n
-      if allowed > 0 then lasts = math.max(window, sliced) end
+      if allowed > 0 then lasts = math.max(math.min(window, longest), sliced) end
       size = size + 1
       out[size] = allowed > 0 and long or 0
       -- <words>
@@ -493,10 +507,10 @@ local function decide(key, operations)
         if least < 2 ^ 53 then soon = least end
       end
       -- <take>
-      -- needs: n window allowed used lasts sliced
+      -- needs: n window allowed used lasts longest sliced
       -- sets: used lasts
       used = used + allowed * n
-      if allowed > 0 then lasts = math.max(window, sliced) end
+      if allowed > 0 then lasts = math.max(math.min(window, longest), sliced) end
       -- <words>
       -- needs: out size now start lasts allowed before
       -- sets: size
@@ -618,10 +632,10 @@ local function decide(key, operations)
           if least < 2 ^ 53 then soon = least end
         end
         -- <take>
-        -- needs: n window allowed used lasts sliced
+        -- needs: n window allowed used lasts longest sliced
         -- sets: used lasts
         used = used + allowed * n
-        if allowed > 0 then lasts = math.max(window, sliced) end
+        if allowed > 0 then lasts = math.max(math.min(window, longest), sliced) end
         -- <words>
         -- needs: out size now start lasts allowed before
         -- sets: size
