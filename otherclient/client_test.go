@@ -57,7 +57,7 @@ func reply(cmd *redis.Cmd) otherclient.Reply {
 }
 
 func open(t *testing.T, addr string) otherclient.Conn {
-	client := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1, ReadTimeout: time.Second, ContextTimeoutEnabled: true})
+	client := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1, ReadTimeout: 10 * time.Second, ContextTimeoutEnabled: true})
 	t.Cleanup(func() { _ = client.Close() })
 	return conn{client}
 }
