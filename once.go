@@ -64,8 +64,7 @@ func (c *call) remembered() error {
 		claim := &c.claims[i]
 		switch {
 		case claim.limiter != nil && claim.limiter.holds():
-			return invalidConfig("TryAcquireOnce: permits of %s are held, and would be released once for each answer; "+
-				"TryAcquireAll holds them once under the id of Claim.As", claim.title())
+			return invalidConfig("TryAcquireOnce: permits of %s are held, and would be released once for each answer; TryAcquireAll holds them once under the id of Claim.As", claim.title())
 		case claim.limiter == nil && !c.once.lenient && !isConstant(claim.outer):
 			return invalidConfig("TryAcquireOnce: %s does not decide on Redis, and remembers no id; "+
 				"give a limiter on Redis, and of an All its claims (Claims)", claim.title())
