@@ -4,22 +4,15 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 	"weak"
 
-	"github.com/tryacquire/ratelimit/internal/await"
-	"github.com/tryacquire/ratelimit/internal/decision"
 	"github.com/tryacquire/ratelimit/internal/denials"
-	"github.com/tryacquire/ratelimit/internal/exact"
-	"github.com/tryacquire/ratelimit/internal/gcra"
 	"github.com/tryacquire/ratelimit/internal/lease"
 	"github.com/tryacquire/ratelimit/internal/limitername"
-	"github.com/tryacquire/ratelimit/internal/redisexec"
-	"github.com/tryacquire/ratelimit/internal/windows"
 )
 
 // A Leased is a [Limiter] that takes permits of a bucket, a window or a log ahead, a slice at a time, and spends them in
@@ -59,11 +52,9 @@ func isLeased(l Limiter) bool { _, ok := l.(*Leased); return ok }
 func (l *Leased) kind() kind { return kindAround(l, l.limiter) }
 
 const (
-	maxLeasedKey   = 256                   // bytes; for longer keys the limiter is asked
-	shortestRefill = 20 * time.Millisecond // of which a slice lasts a quarter, several round trips
-	shortestSlot   = shortestRefill / 4    // of a log, for which a slice lasts
-	fewestPermits  = 8                     // of a slice that is worth a call
-	returning      = 64                    // calls under way that give back
+	maxLeasedKey  = 256 // bytes; for longer keys the limiter is asked
+	fewestPermits = 8   // of a slice that is worth a call
+	returning     = 64  // calls under way that give back
 )
 
 // NewLeased puts slices in front of a bucket, a window (not of the storage ZSet) or a [SlidingLog] with [WithResolution] that
@@ -90,92 +81,6 @@ func NewLeased(l Limiter, opts ...PolicyOption) (*Leased, error) {
 	}
 	made.by, made.hears.hearer = made, made
 	return made, nil
-}
-
-// leased is the core of a limiter, what its slices follow from, and what their answers say of each rule. The error says why it
-// cannot be leased.
-func leased(l Limiter) (c *core, rule lease.Rule, known []Result, err error) {
-	k := kindOf(l)
-	why := ""
-	switch {
-	case k.absent:
-		return nil, rule, nil, invalidConfig("NewLeased: the limiter is nil")
-	case k.unmade():
-		return nil, rule, nil, errUnmade
-	case k.role == decorator:
-		why = "it goes around the Leased; give NewLeased the limiter inside"
-	case k.role == inMemory:
-		why = "its permits are in this process already; give a bucket on Redis"
-	case k.role == several:
-		why = "it takes permits of several limits at once, which asks Redis; put a Leased around a limit that is asked alone"
-	case k.core == nil:
-		why = "it is no limiter of this package; give NewLeased the limiter inside"
-	case k.core.ticketed():
-		why = "WithTicketLease: slices are not decided beside such tickets; leave the option out"
-	case k.core.clock != nil:
-		why = "WithClock: a slice ends by the server's clock; leave the option out"
-	default:
-		rule, known, why = slicesOf(k.core.explainer)
-	}
-	if why != "" {
-		return nil, rule, nil, invalidConfig("NewLeased: %T: %s", l, why)
-	}
-	return k.core, rule, known, nil
-}
-
-// slicesOf is what slices of a limiter follow from whose replies are explained so, and what their answers say of each of its
-// rules. why says why there are none.
-func slicesOf(e decision.Explainer) (rule lease.Rule, known []Result, why string) {
-	answer := func(limit int64, window time.Duration) {
-		known = append(known, Result{Limit: int(limit), Window: window})
-	}
-	var b *gcra.Bucket
-	switch e := e.(type) {
-	case *windows.Fixed:
-		if e.Window < shortestRefill {
-			why = fmt.Sprintf("the window lasts %v, so that slices would end before they are here; let it last at least %v", e.Window, shortestRefill)
-		}
-		answer(e.Limit, e.Window)
-		return lease.Rule{Limit: int(e.Own), Refill: e.Window, Window: true}, known, why
-	case windows.Calendar:
-		answer(e.Limit, 0) // the window is that of the last reply
-		return lease.Rule{Limit: int(e.Own), Refill: 24 * time.Hour, Window: true}, known, ""
-	case windows.Log:
-		slot := exact.Duration(e.Resolution)
-		switch {
-		case slot == 0:
-			why = "the storage ZSet dates each permit at the microsecond at which it is taken; use the storage List or Hash"
-		case slot == time.Microsecond:
-			why = fmt.Sprintf("it dates each permit at the microsecond at which it is taken; give it WithResolution, of %v at least", shortestSlot)
-		case slot < shortestSlot:
-			why = fmt.Sprintf("slices end with the sub-window, or the step of the resolution, in which they are taken, and these last %v, "+
-				"so that slices would end before they are here; let them last at least %v", slot, shortestSlot)
-		}
-		for _, r := range e.Rules {
-			answer(int64(r.Limit), r.Window)
-		}
-		return lease.Rule{Limit: e.Own(0), Refill: e.Rules[0].Window, Window: true, Slot: slot}, known, why
-	case gcra.Even:
-		b = e.Bucket
-	case gcra.Stepped:
-		b = e.Bucket
-	default:
-		return rule, nil, "only permits of buckets, windows and logs can be leased"
-	}
-	answer(b.Limit, b.Window)
-	rule = lease.Rule{Limit: int(b.Size), Refill: exact.Duration(b.Restores(gcra.Level{Permits: b.Size}))}
-	if rule.Refill < shortestRefill {
-		why = fmt.Sprintf("the bucket refills in %v, so that slices would end before they are here; "+
-			"let the burst be at least %d, what the rate restores in %v", rule.Refill,
-			exact.CeilDiv(b.Size*shortestRefill.Microseconds(), rule.Refill.Microseconds())+b.Limit-b.Size, shortestRefill)
-	}
-	return rule, known, why
-}
-
-// ticketed reports whether its estimates have a lease.
-func (c *core) ticketed() bool {
-	_, ok := c.explainer.(ticketed)
-	return ok
 }
 
 // WithMaxSlice bounds how many permits of a key a [Leased] holds unspent in this process, at least 8. It bounds what is
@@ -318,128 +223,6 @@ func (l *Leased) follow(ctx context.Context, key string, n int, a lease.Answer) 
 		}
 		return o.Result, o.Err
 	}
-}
-
-// land waits for a flight, and returns its error or that of ctx.
-func (l *Leased) land(ctx context.Context, f *lease.Flight) error {
-	select {
-	case <-f.Over():
-		return f.Outcome().Err
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// direct asks for n permits without a slice.
-func (l *Leased) direct(ctx context.Context, key string, n int, f *lease.Flight) (Result, error) {
-	r, err := l.limiter.TryAcquireN(ctx, key, n)
-	if err != nil {
-		return r, err
-	}
-	reply := l.reply(r)
-	if r.Allowed {
-		reply.Taken = n
-	}
-	f.Landed(reply, l.now())
-	return r, nil
-}
-
-// fly sends what a flight asks for in goroutines that end with the client's calls.
-func (l *Leased) fly(f *lease.Flight) {
-	for _, u := range f.Back {
-		go func() { _ = l.giveBack(context.Background(), f.Key(), u) }()
-	}
-	if f.Ahead != nil {
-		go l.ask(f.Ahead)
-	}
-	if f.Long > 0 {
-		go l.ask(f)
-	}
-}
-
-// ask asks Redis for a slice. It is called in a goroutine of its own, because whoever needs the slice may leave.
-func (l *Leased) ask(f *lease.Flight) {
-	await.GrowStack()
-	began := l.watch.begin()
-	o := Observation{Call: callLease, Key: f.Key(), N: f.Want, Source: SourceRedis}
-	returned := false
-	defer func() {
-		if !returned { // a hook of the client panicked, or ended the goroutine
-			o.Err = await.Unfinished(recover())
-			f.Lost(o.Err)
-		}
-		if l.watch != nil {
-			l.watch.end(context.Background(), began, o)
-		}
-	}()
-	reply, err := l.core.operate(context.Background(), f.Key(), redisexec.Operation{
-		Op: redisexec.Lease, N: f.Want, Times: 1,
-		Detail: &redisexec.Detail{Waiting: f.Waiting, Longest: f.Long.Microseconds(), Epoch: 2 + rand.Int64N(exact.Bound-2)},
-	})
-	o.sent(began, reply.Batch)
-	returned = true
-	if err != nil {
-		o.Err = err
-		f.Lost(err)
-		return
-	}
-	words, own := reply.Words, l.core.exec.Words
-	taken := words[1+decision.WordAllowed]
-	o.Result = l.core.explain(words[1:1+own], 1, taken, taken > 0)
-	r := l.reply(o.Result)
-	r.Taken, r.Lasts, r.Ticket = int(taken), exact.Duration(words[0]), lease.Ticket{Where: words[1+own], Which: words[2+own]}
-	unused := f.Landed(r, l.now())
-	reply.Done()
-	o.Taken = f.Outcome().Left // the permit of a call that waited is observed with that call
-	if unused.N > 0 {
-		_ = l.giveBack(context.Background(), f.Key(), unused)
-	}
-}
-
-// reply is what a flight brings, as far as a Result says it.
-func (l *Leased) reply(r Result) lease.Reply {
-	reply := lease.Reply{Left: r.Remaining, RetryAfter: r.RetryAfter, ResetAfter: r.ResetAfter}
-	if l.known[0].Window == 0 {
-		l.window.Store(int64(r.Window))
-		return reply
-	}
-	for i := range l.known {
-		if l.known[i].Window == r.Window {
-			reply.Of = i
-		}
-	}
-	if l.logs && r.Allowed { // its permits leave the longest window when the slot does
-		reply.Ends = r.ResetAfter - l.known[len(l.known)-1].Window
-	}
-	return reply
-}
-
-// giveBack gives back permits of a slice that nobody will spend.
-func (l *Leased) giveBack(ctx context.Context, key string, u lease.Unused) (err error) {
-	o := Observation{Call: callReturn, Key: key, N: u.N}
-	began := l.watch.begin()
-	done := l.returns(key)
-	returned := false
-	defer func() {
-		if !returned {
-			err = await.Unfinished(recover())
-		}
-		done()
-		if o.Err = err; l.watch != nil {
-			l.watch.end(ctx, began, o)
-		}
-	}()
-	reply, err := l.core.operate(ctx, key, redisexec.Operation{
-		Op: redisexec.GiveBack, N: u.N, Times: 1, Detail: &redisexec.Detail{Where: u.Where, Which: u.Which},
-	})
-	o.sent(began, reply.Batch)
-	returned = true
-	if err != nil {
-		return l.core.failed(ctx, key, err)
-	}
-	o.N = int(reply.Words[0])
-	reply.Done()
-	return nil
 }
 
 // Reset ends the slices of key in this process, and deletes the key's state. Other processes may spend what is left of

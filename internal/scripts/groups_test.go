@@ -82,7 +82,7 @@ func TestEveryGroupCompiles(t *testing.T) {
 	raceflag.SkipSequential(t)
 	server := redistest.Start(t).Client(t)
 	all := kinds()
-	groups, closures, every, random := 0, 0, 24, 4
+	groups, closures, every, random := 0, 0, 72, 2
 	if os.Getenv("RATELIMIT_LONG") != "" {
 		every, random = 1, 100
 	}
