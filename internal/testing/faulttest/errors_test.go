@@ -406,15 +406,15 @@ func TestUnreadableValuesStayAsTheyAre(t *testing.T) {
 						return false
 					}
 					require.Zero(t, r)
-					require.ErrorContains(t, err, fmt.Sprintf("ratelimit: %s, key %q: ", c.Title(), "odd"))
+					require.ErrorContains(t, err, fmt.Sprintf("ratelimit: %s, key %q: ", c.Title(), c.Of("odd")))
 					require.ErrorIs(t, err, ratelimit.ErrCorruptState, name)
 					require.Equal(t, before, c.dump(t, s.admin, "odd"), "%s: %v", name, err)
 					return true
 				}
-				_, peekErr := c.l.Peek(ctx, "odd")
+				_, peekErr := c.l.Peek(ctx, c.Of("odd"))
 				allowed := 0
 				for range 3 {
-					r, err := c.l.TryAcquire(ctx, "odd")
+					r, err := c.l.TryAcquire(ctx, c.Of("odd"))
 					if wrong(r, err) {
 						refused++
 						require.Zero(t, allowed, "%s: an error after an allowed call: %v", name, err)
@@ -430,9 +430,9 @@ func TestUnreadableValuesStayAsTheyAre(t *testing.T) {
 					}
 					before = c.dump(t, s.admin, "odd")
 				}
-				for _, r := range s.gate.Together(t, c.l, "odd", "odd", "good", "odd") {
+				for _, r := range s.gate.Together(t, c.l, c.Of("odd"), c.Of("odd"), c.Of("good"), c.Of("odd")) {
 					switch {
-					case r.Key == "good":
+					case r.Key == c.Of("good"):
 						require.NoError(t, r.Err, name)
 					case wrong(r.Result, r.Err):
 					case r.Allowed:

@@ -31,7 +31,7 @@ var capabilities = []struct {
 	{name: "the state as a spec", guides: 150},
 	{name: "told once", lines: 12, doc: 1, guides: 8},
 	{name: "pauses and bans", files: 2, lines: 425, names: 5, methods: 6, doc: 185, guides: 143, scripts: 304},
-	{name: "leases", files: 3, lines: 478, names: 4, methods: 7, doc: 95, guides: 270, scripts: 535}, // with what others hold, hot keys of HTTP, figures of real processes, and logs, whose scripts search and store once more
+	{name: "leases", files: 3, lines: 490, names: 4, methods: 7, doc: 95, guides: 270, scripts: 535}, // with what others hold, hot keys of HTTP, figures of real processes, and logs, whose scripts search and store once more
 	{name: "a hold by an id", lines: 226, methods: 3, doc: 44, guides: 29},
 	{name: "permits that come back without a ticket", methods: 5, doc: 21, guides: 4},
 	{name: "tickets that free themselves", files: 1, lines: 420, names: 2, methods: 5, doc: 63, guides: 88, scripts: 560},
@@ -59,7 +59,7 @@ func TestTheRootPackageStaysSmall(t *testing.T) {
 	require.LessOrEqual(t, p.Lines, lines, "lines")
 	require.LessOrEqual(t, p.Names, names, "exported names")
 	require.LessOrEqual(t, p.Methods, methods, "methods")
-	require.LessOrEqual(t, len(p.Knot), 26, "files of which each needs all others: %v", p.Knot)
+	require.LessOrEqual(t, len(p.Knot), 27, "files of which each needs all others: %v", p.Knot)
 
 	doc := exec.Command("go", "doc", "-all", ".")
 	doc.Dir = root
