@@ -65,8 +65,8 @@ func TestAnEvictedKeyIsAnUnusedKey(t *testing.T) {
 		}
 	})
 	require.NoError(t, admin.FlushAll(ctx).Err())
-	require.NoError(t, admin.ConfigSet(ctx, "maxmemory", strconv.Itoa(infoField(t, admin, "memory", "used_memory")+1<<19)).Err())
-	// What fits into half a megabyte: the keys that are left when many more have come.
+	require.NoError(t, admin.ConfigSet(ctx, "maxmemory", strconv.Itoa(infoField(t, admin, "memory", "used_memory")+1<<20)).Err())
+	// What fits into a megabyte: the keys that are left when many more have come.
 	var failed atomic.Int64
 	count := func(r ratelimit.Result, err error) int {
 		switch {
@@ -78,7 +78,7 @@ func TestAnEvictedKeyIsAnUnusedKey(t *testing.T) {
 		}
 		return 0
 	}
-	inParallel(10_000, func(i int) { count(l.TryAcquire(ctx, fmt.Sprintf("user:%06d", i))) })
+	inParallel(20_000, func(i int) { count(l.TryAcquire(ctx, fmt.Sprintf("user:%06d", i))) })
 	fits := int(admin.DBSize(ctx).Val())
 	require.NoError(t, admin.FlushAll(ctx).Err())
 
@@ -91,7 +91,7 @@ func TestAnEvictedKeyIsAnUnusedKey(t *testing.T) {
 			allowed.Add(int64(count(l.TryAcquire(ctx, fmt.Sprintf("user:%06d", order[i]%keys)))))
 		})
 		evicted := infoField(t, admin, "stats", "evicted_keys")
-		t.Logf("%d keys, %d %% of the %d that fit into half a MiB, %d calls of each at a limit of %d: %d evictions, %.2f allowed of each key",
+		t.Logf("%d keys, %d %% of the %d that fit into 1 MiB, %d calls of each at a limit of %d: %d evictions, %.2f allowed of each key",
 			keys, percent, fits, calls, limit, evicted, float64(allowed.Load())/float64(keys))
 		require.LessOrEqual(t, int(allowed.Load()), limit*(keys+evicted), "an eviction allows the limit once more, no more")
 		if percent < 100 {
