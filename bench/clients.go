@@ -85,7 +85,7 @@ func clientTable(title string, rates map[cell]map[string][]float64) table {
 	t := table{
 		title: title,
 		note: "Fixed windows, in decisions a second. *By hand* is INCRBY and PEXPIRE in a script, sent by the client's own `Lua` type. " +
-			"Ratios are taken in each round, and the brackets have the interval of their median with a confidence of at least 95 %.",
+			"Ratios are taken in each round; from six rounds on, brackets have the interval of their median with a confidence of at least 95 %.",
 		header: []string{"", "on rueidis", "× rueidislimiter", "× by hand", "× on go-redis", "on valkey-go", "× valkeylimiter", "× by hand", "× on go-redis"},
 	}
 	for _, n := range clientKeys {
