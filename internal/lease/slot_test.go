@@ -54,4 +54,9 @@ func TestAnswersSayWhichLimitTheyAreAbout(t *testing.T) {
 	a.Flight.Landed(Reply{Of: 2, RetryAfter: time.Second, ResetAfter: time.Second}, at(4))
 	require.Equal(t, 2, a.Flight.Outcome().Of)
 	require.Equal(t, Answer{Verdict: Denied, Of: 2, RetryAfter: time.Second + 3 - 5, ResetAfter: time.Second + 3 - 5}, table.Take("k", 3, at(5)))
+
+	table = spent(t) // most calls find a slice of which much is left
+	table.Take("k", 1, at(1)).Flight.Landed(Reply{Taken: 100, Of: 1, Lasts: 250 * ms, Left: 700}, at(2))
+	require.Equal(t, Answer{Verdict: Allowed, Of: 1, Left: 98}, table.Take("k", 1, at(2)))
+	require.Equal(t, Answer{Verdict: Allowed, Of: 1, Left: 97}, table.TakeAtOnce("k", 1, at(2)))
 }

@@ -69,7 +69,7 @@ func (t *Table) Take(name string, n int, now Instant) Answer {
 	if s := k.slices.Load(); s != nil && s.next.Load() == nil { // the usual case, in less time
 		if left, ok := s.spend(int64(n), now); ok {
 			if left > s.early.Load() {
-				return Answer{Verdict: Allowed, Left: int(left), ResetAfter: max(time.Duration(k.full.Load())-now.Mono, 0)}
+				return k.spent(s, left, now)
 			}
 			return k.allowed(s, left, now, t.ahead(k, s, left, now))
 		}
@@ -110,7 +110,14 @@ func (k *key) allowed(s *slice, left int64, now Instant, f *Flight) Answer {
 	if next := s.next.Load(); next != nil {
 		left += live(next, now)
 	}
-	return Answer{Verdict: Allowed, Of: s.of, Left: int(left), ResetAfter: max(time.Duration(k.full.Load())-now.Mono, 0), Flight: f}
+	a := k.spent(s, left, now)
+	a.Flight = f
+	return a
+}
+
+// spent is the answer to a call that was allowed from s, while so many permits are left.
+func (k *key) spent(s *slice, left int64, now Instant) Answer {
+	return Answer{Verdict: Allowed, Of: s.of, Left: int(left), ResetAfter: max(time.Duration(k.full.Load())-now.Mono, 0)}
 }
 
 // denies reports whether a call for n permits that are not here is denied.
