@@ -33,8 +33,8 @@ type group struct {
 	*shape
 	exec   *redisexec.Executor
 	merger *merge.Merger         // nil: every call is sent on its own
-	ids    atomic.Pointer[group] // the same for calls under ids, see underIDs
-	ends   atomic.Pointer[group] // the same for the end of calls, see finishing
+	ids    atomic.Pointer[group] // by the scripts for calls under ids, see underIDs
+	ends   atomic.Pointer[group] // by those for the end of calls, see finishing
 }
 
 // newGroup returns the group of these limiters. settle says which of them give a Ticket.
@@ -90,6 +90,26 @@ func newGroupMerger(exec *redisexec.Executor, clock *callerClock) *merge.Merger 
 		by = sharedClock{weak.Make(clock), exec.Spare.(string)}
 	}
 	return merge.Shared(exec.Client, exec.Many, by).Merger(&merge.Limit{Exec: exec, Name: asPacked})
+}
+
+// by returns g with other scripts, which change sets when it is first asked for and at keeps. None of them is for requests
+// with a key in common.
+func (g *group) by(at *atomic.Pointer[group], clock *callerClock, change func(*redisexec.Executor)) *group {
+	if made := at.Load(); made != nil {
+		return made
+	}
+	exec := *g.exec
+	exec.Several = slices.Clone(g.several)
+	for i := range exec.Several {
+		exec.Several[i].Common, exec.Several[i].CommonOfSeveral = nil, nil
+	}
+	change(&exec)
+	made := &group{shape: g.shape, exec: &exec}
+	if g.merger != nil {
+		made.merger = newGroupMerger(&exec, clock)
+	}
+	at.CompareAndSwap(nil, made)
+	return at.Load()
 }
 
 // A sharedClock is what groups by callers' clocks that share queues have in common, see [merge.Shared].

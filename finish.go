@@ -249,20 +249,8 @@ func (g *group) ended(ctx context.Context, all []*ending, reply redisexec.Reply)
 
 // finishing is g for the end of calls.
 func (g *group) finishing(clock *callerClock) *group {
-	if made := g.ends.Load(); made != nil {
-		return made
-	}
-	exec := *g.exec
-	exec.Many, exec.ManyOfSeveral = g.scripts.Finish, g.scripts.FinishOfSeveral
-	exec.Operations, exec.OperationsOfSeveral = exec.Many, exec.ManyOfSeveral
-	exec.Several = slices.Clone(g.several)
-	for i := range exec.Several {
-		exec.Several[i].Common, exec.Several[i].CommonOfSeveral = nil, nil
-	}
-	made := &group{shape: g.shape, exec: &exec}
-	if g.merger != nil {
-		made.merger = newGroupMerger(&exec, clock)
-	}
-	g.ends.CompareAndSwap(nil, made)
-	return g.ends.Load()
+	return g.by(&g.ends, clock, func(exec *redisexec.Executor) {
+		exec.Many, exec.ManyOfSeveral = g.scripts.Finish, g.scripts.FinishOfSeveral
+		exec.Operations, exec.OperationsOfSeveral = exec.Many, exec.ManyOfSeveral
+	})
 }

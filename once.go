@@ -94,24 +94,11 @@ func (o *once) part(claims []Claim) redisexec.Part {
 
 // underIDs is g for calls under ids, whose scripts have one key more for each request.
 func (g *group) underIDs(clock *callerClock) *group {
-	if made := g.ids.Load(); made != nil {
-		return made
-	}
-	exec := *g.exec
-	exec.One, exec.Many, exec.ManyOfSeveral = g.scripts.Once.One, g.scripts.Once.Many, g.scripts.Once.ManyOfSeveral
-	exec.Words, exec.Several = g.all+1, make([]redisexec.Limiter, 0, len(g.several)+1)
-	exec.Cost.Key += costOfID
-	for _, l := range g.several {
-		l.Common, l.CommonOfSeveral = nil, nil
-		exec.Several = append(exec.Several, l)
-	}
-	exec.Several = append(exec.Several, redisexec.Limiter{Words: 1})
-	made := &group{shape: g.shape, exec: &exec}
-	if g.merger != nil {
-		made.merger = newGroupMerger(&exec, clock)
-	}
-	g.ids.CompareAndSwap(nil, made)
-	return g.ids.Load()
+	return g.by(&g.ids, clock, func(exec *redisexec.Executor) {
+		exec.One, exec.Many, exec.ManyOfSeveral = g.scripts.Once.One, g.scripts.Once.Many, g.scripts.Once.ManyOfSeveral
+		exec.Words, exec.Several = g.all+1, append(exec.Several, redisexec.Limiter{Words: 1})
+		exec.Cost.Key += costOfID
+	})
 }
 
 // costOfID is what a GET and a SET of an id cost a merged call beyond its limiters, see [redisexec.Cost].
