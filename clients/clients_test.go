@@ -166,7 +166,7 @@ func TestClientsPassTheVectors(t *testing.T) {
 	}
 }
 
-// TestClientsShareKeysWithGo: Go and each client take in turn from one key, and together they get exactly the limit.
+// TestClientsShareKeysWithGo: Go and a client take permits of one key by turns. Together they get exactly the limit.
 func TestClientsShareKeysWithGo(t *testing.T) {
 	s := limitertest.OnHeldRedis(t)
 	var others []*other

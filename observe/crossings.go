@@ -19,8 +19,8 @@ import (
 // It keeps no state. Calls are decided one after the other, so of all calls of all processes exactly one finds the key
 // below a share and leaves it at the share or above; it calls crossed, once for each share that it crosses, in ascending
 // order. A charge that exceeds the limit, a settlement that charges more than its estimate or comes after its lease, and
-// permits that are reserved or waited for count too. Nobody tells of it if the reply of that call is lost, or if its
-// process ends first.
+// permits that are reserved or waited for count too. It is not reported if the reply of that call is lost, or if
+// its process ends first.
 //
 // It happens again when the key has been below the share since: after permits were given back (a settlement, a cancel,
 // a Reset, a release), in a new window, and as a bucket refills, permits leave a sliding window, or leases end. So it says

@@ -19,7 +19,7 @@ import (
 type descriptor struct {
 	*match       // nil: it has no limit
 	hits   int   // 0 looks
-	asked  int64 // the hits, also if there are more than a limiter knows
+	asked  int64 // the hits, even if they are more than a limiter can count
 	back   int   // hits that are given back; then there are no others
 
 	known  bool // what follows is an answer

@@ -28,8 +28,8 @@ type Listeners struct {
 // stopTime is how long requests under way may take when the program stops.
 const stopTime = 10 * time.Second
 
-// streamWorkers are goroutines that answer requests again and again. Their stacks have grown; that of a goroutine for each
-// request grows anew.
+// streamWorkers is how many goroutines answer requests. A new goroutine for each request would have to grow its stack each
+// time.
 const streamWorkers = 256
 
 // connWindow is fixed, because requests are small: gRPC then sends no pings to find out how large it should be.

@@ -134,7 +134,7 @@ func TestWordsOfSlices(t *testing.T) {
 		"Slices of it may be spent in processes for the next 200 ms.", states[0].Words())
 }
 
-// TestSlicesOfWindows: what is left of the window and of the slices, also when the key is there for these only.
+// TestSlicesOfWindows: what is left of the window and of the slices, even if only slices keep the key.
 func TestSlicesOfWindows(t *testing.T) {
 	s := limitertest.OnMiniredis(t)
 	now := s.Now.UnixMicro()

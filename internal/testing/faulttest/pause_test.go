@@ -13,7 +13,7 @@ import (
 	"github.com/tryacquire/ratelimit/internal/testing/redistest"
 )
 
-// banLengths are all different, so that the length of a pause tells which strike it is.
+// banLengths are all different, so that the length of a pause shows which strike it is.
 var banLengths = []time.Duration{2 * time.Minute, 5 * time.Minute, 10 * time.Minute}
 
 // bans returns bans of a limit of one permit in ten seconds.
