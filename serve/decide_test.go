@@ -267,6 +267,23 @@ func TestMoreThanEight(t *testing.T) {
 	})
 }
 
+// TestRequestsAtTheSameTime for nothing at all, which the race detector watches: a rule is what the files say, and no request
+// changes it.
+func TestRequestsAtTheSameTime(t *testing.T) {
+	onStage(t, Options{CountDenied: true}, func(t *testing.T, s stage) {
+		var all sync.WaitGroup
+		for range 8 {
+			all.Go(func() {
+				answer, err := s.ShouldRateLimit(t.Context(), request(1, "banned=1"))
+				if err != nil || answer.GetOverallCode() != pb.RateLimitResponse_OVER_LIMIT {
+					t.Error(answer, err)
+				}
+			})
+		}
+		all.Wait()
+	})
+}
+
 // TestOneDescriptorTwice counts twice.
 func TestOneDescriptorTwice(t *testing.T) {
 	onStage(t, Options{}, func(t *testing.T, s stage) {

@@ -3,7 +3,6 @@ package serve
 import (
 	"context"
 	"errors"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -49,6 +48,9 @@ func (s *Service) make(of spec, keys int) (made, error) {
 func (s *Service) limit(c *config) (unused []*ratelimit.Leased, err error) {
 	limiters := map[spec]made{}
 	for _, r := range c.rules {
+		if s.options.CountDenied && r.algorithm == fixedWindow {
+			r.countDenied = true
+		}
 		if r.unlimited || r.spec.limit == 0 {
 			continue
 		}
@@ -57,9 +59,6 @@ func (s *Service) limit(c *config) (unused []*ratelimit.Leased, err error) {
 				return nil, err
 			}
 			continue
-		}
-		if s.options.CountDenied && r.algorithm == fixedWindow {
-			r.countDenied = true
 		}
 		m, ok := limiters[r.spec]
 		if !ok {
@@ -90,7 +89,7 @@ func (s *Service) Close(ctx context.Context) error {
 	s.loading.Lock()
 	defer s.loading.Unlock()
 	var all []*ratelimit.Leased
-	for m := range maps.Values(s.limiters) {
+	for _, m := range s.limiters {
 		if m.leased != nil {
 			all = append(all, m.leased)
 		}
