@@ -15,6 +15,7 @@ import (
 	"github.com/tryacquire/ratelimit/internal/testing/model"
 	"github.com/tryacquire/ratelimit/internal/testing/quotaslices"
 	"github.com/tryacquire/ratelimit/internal/testing/raceflag"
+	"github.com/tryacquire/ratelimit/ratelimittest"
 )
 
 // TestWindowScriptsLeaseAsTheSearchedModel replays histories of internal/testing/quotaslices on the scripts of fixed windows
@@ -222,6 +223,11 @@ func TestAWindowWhoseSlicesAreOut(t *testing.T) {
 			if name != "calendar" { // there, the permits that were taken on this day count
 				require.Equal(t, 100, must(t)(short.Peek(ctx, "k")).Remaining)
 			}
+
+			require.True(t, must(t)(long.TryAcquireN(ctx, "k", 78)).Allowed)
+			for _, want := range []int64{1, 1, 0} { // a slice for which nobody waits
+				require.Equal(t, []int64{want * 1_000_000, want}, lease("40d0/1000000/78")[:2])
+			}
 		})
 	}
 }
@@ -283,5 +289,39 @@ func TestSlicesOfAWindowAreAWindows(t *testing.T) {
 		require.NoError(t, err)
 		look.Result, look.Parts[0].Result = call.Result, call.Parts[0].Result
 		require.Equal(t, look, call, "%T", l)
+	}
+}
+
+// TestAProcessUsesAWindowUp: the last permits are allowed too, when slices are asked for ahead of calls.
+func TestAProcessUsesAWindowUp(t *testing.T) {
+	for name, build := range map[string]func(c ratelimit.Client) (ratelimit.Limiter, error){
+		"fixed": func(c ratelimit.Client) (ratelimit.Limiter, error) {
+			return ratelimit.NewFixedWindow(c, 1000, time.Minute)
+		},
+		"aligned": func(c ratelimit.Client) (ratelimit.Limiter, error) {
+			return ratelimit.NewFixedWindow(c, 1000, 24*time.Hour, ratelimit.WithAlignment(0))
+		},
+		"calendar": func(c ratelimit.Client) (ratelimit.Limiter, error) {
+			return ratelimit.NewCalendarWindow(c, 1000, ratelimit.Daily(time.UTC))
+		},
+		"sliding": func(c ratelimit.Client) (ratelimit.Limiter, error) {
+			return ratelimit.NewSlidingWindow(c, 1000, time.Minute, ratelimit.WithSubWindows(4))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, e *ratelimittest.Env) {
+				l, here := ratelimit.Must(ratelimit.NewLeased(ratelimit.Must(build(e.Client())))), 0
+				for i := range 1000 {
+					e.Advance(time.Millisecond)
+					r := must(t)(l.TryAcquire(ctx, "k"))
+					require.True(t, r.Allowed, "call %d: %v", i, r)
+					if r.Leased {
+						here++
+					}
+				}
+				require.Greater(t, here, 800)
+				require.False(t, must(t)(l.TryAcquire(ctx, "k")).Allowed)
+			})
+		})
 	}
 }

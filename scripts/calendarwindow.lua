@@ -155,12 +155,12 @@ out[size + 4] = lasts
 size = size + 4
 -- </words>
 -- <lease>
--- A slice: how many of the requests it gets (times), and how long it lasts (long), which is until the
--- window ends at most.
+-- A slice: how many of the requests it gets (times), one of the last ones also if nobody waits, and how
+-- long it lasts (long), which is until the window ends at most.
 -- needs: closes ends least limit long now times used
 -- sets: long times
 local fits = math.max(limit - used, 0)
-times = math.min(times, math.max(math.min(fits, least), math.floor(fits / 4)))
+times = math.min(times, math.max(math.min(fits, math.max(least, 1)), math.floor(fits / 4)))
 long = times > 0 and math.min(long, math.max(closes, ends) - now) or 0
 -- </lease>
 -- <slice>

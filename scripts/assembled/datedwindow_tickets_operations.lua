@@ -367,12 +367,12 @@ local function decide(key, operations)
       long = long + 0
       stop = further
       -- <lease>
-      -- A slice: how many of the requests it gets (times), and how long it lasts (long), which is until the
-      -- window ends at most.
+      -- A slice: how many of the requests it gets (times), one of the last ones also if nobody waits, and how
+      -- long it lasts (long), which is until the window ends at most.
       -- needs: least limit long longest now sliced start times used window
       -- sets: long times
       local fits = math.max(limit - used, 0)
-      times = math.min(times, math.max(math.min(fits, least), math.floor(fits / 4)))
+      times = math.min(times, math.max(math.min(fits, math.max(least, 1)), math.floor(fits / 4)))
       long = times > 0 and math.min(long, start + math.max(math.min(window, longest), sliced) - now) or 0
       local some = times > 0
       if not some then times = 1 end

@@ -195,12 +195,12 @@ local function decide(key, operations)
       long = long + 0
       stop = further
       -- <lease>
-      -- A slice: how many of the requests it gets (times), and how long it lasts (long), which is until the
-      -- window ends at most.
+      -- A slice: how many of the requests it gets (times), one of the last ones also if nobody waits, and how
+      -- long it lasts (long), which is until the window ends at most.
       -- needs: lasts least long room times
       -- sets: long times
       local fits = math.max(math.floor(room / 1000000), 0)
-      times = math.min(times, math.max(math.min(fits, least), math.floor(fits / 4)))
+      times = math.min(times, math.max(math.min(fits, math.max(least, 1)), math.floor(fits / 4)))
       long = math.min(long, (lasts - 1) * 1000)
       if times < 1 or long < 1 then
         times = math.min(times, least)
