@@ -130,8 +130,8 @@ func (s *Service) decide(ctx context.Context, all []descriptor) (over bool, err 
 	}
 	var t taken
 	defer func() {
-		if over || err != nil {
-			t.giveBack(ctx)
+		if err != nil {
+			t.giveBack(ctx, enforced)
 		}
 	}()
 	if err := s.count(ctx, counting); err != nil {
@@ -157,7 +157,9 @@ func (s *Service) decide(ctx context.Context, all []descriptor) (over bool, err 
 			return false, err
 		}
 	}
-	over = over || allQuotasOver(all)
+	if over = over || allQuotasOver(all); over {
+		t.giveBack(ctx, enforced)
+	}
 	for _, d := range shadows {
 		if err := d.alone(ctx, !over, &t, false); err != nil {
 			return false, err
@@ -311,7 +313,7 @@ func (d *descriptor) look(ctx context.Context) error {
 		return nil
 	}
 	over := d.over
-	r, err := d.peek(ctx)
+	r, err := d.peekHits(ctx)
 	if err != nil {
 		return failed(err)
 	}

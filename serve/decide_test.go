@@ -267,6 +267,24 @@ func TestMoreThanEight(t *testing.T) {
 	})
 }
 
+// TestMoreThanEightDenied: a descriptor that no script has decided, because one before it denied the request, says when its own
+// hits are allowed.
+func TestMoreThanEightDenied(t *testing.T) {
+	const text = `domain: shop
+descriptors:
+- {key: user, rate_limit: {unit: minute, requests_per_unit: 10}}
+- {key: bucket, rate_limit: {unit: hour, requests_per_unit: 10, algorithm: token_bucket}}`
+	files := func() ([]Source, error) { return []Source{{"f", []byte(text)}}, nil }
+	onStage(t, Options{Files: files}, func(t *testing.T, s stage) {
+		s.expect("OK | OK 0 of 10/minute, 1m0s | OK 4 of 10/hour, 36m0s", request(0, "user=0:10", "bucket=1:6"))
+		var all []string
+		for i := range 12 {
+			all = append(all, fmt.Sprintf("user=%d", i))
+		}
+		s.expect("OVER | OVER 0 of 10/minute, 1m0s"+strings.Repeat(" | OK 10 of 10/minute, 1m0s", 11)+" | OVER 0 of 10/hour, 12m0s", request(1, append(all, "bucket=1:6")...))
+	})
+}
+
 // TestRequestsAtTheSameTime for nothing at all, which the race detector watches: a rule is what the files say, and no request
 // changes it.
 func TestRequestsAtTheSameTime(t *testing.T) {
@@ -290,6 +308,7 @@ func TestOneDescriptorTwice(t *testing.T) {
 		s.expect("OK | OK 7 of 10/minute, 1m0s | OK 4 of 10/minute, 1m0s", request(3, "user=42", "user=42"))
 		s.expect("OVER | OK 4 of 10/minute, 1m0s | OVER 0 of 10/minute, 1m0s", request(3, "user=42", "user=42"))
 		s.expect("OK | OK 0 of 10/minute, 1m0s", request(4, "user=42"))
+		s.expect("OVER | OK 10 of 10/minute, 1m0s | OK 10 of 10/minute, 1m0s | OVER 0 of 10/minute, 1m0s", request(4, "user=43", "user=43", "user=43"))
 	})
 	onStage(t, Options{CountDenied: true}, func(t *testing.T, s stage) {
 		s.expect("OK | OK 7 of 10/minute, 1m0s | OK 4 of 10/minute, 1m0s", request(3, "user=42", "user=42"))

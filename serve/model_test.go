@@ -27,23 +27,19 @@ type modelPart struct {
 	known  bool
 	over   bool
 	answer exact.Answer
-	place  int64 // of what was taken
-	used   int   // of a rule that counts what it denies
+	used   int // of a rule that counts what it denies
 }
 
 func (p *modelPart) peek(now int64) exact.Answer { return p.state.Take(now, 1, true) }
 
-// look answers without taking anything.
+// look answers without taking anything: what is left, and when as many hits are allowed.
 func (p *modelPart) look(now int64) {
-	if !p.known {
-		p.answer, p.known = p.peek(now), true
-		p.over = p.over || p.answer.Remaining < max(p.hits, 1)
+	p.known = true
+	if p.over = p.hits > p.most(); p.over {
+		p.answer = p.peek(now)
+		return
 	}
-}
-
-// take takes the hits, or says how they are denied.
-func (p *modelPart) take(now int64) {
-	p.answer, p.known = p.state.Take(now, p.hits, false), true
+	p.answer = p.state.Take(now, max(p.hits, 1), true)
 	p.over = !p.answer.Allowed
 }
 
@@ -76,79 +72,41 @@ func decide(all []*modelPart, now int64) (denied bool) {
 		p.over = p.used > p.limit
 		denied = denied || p.over && p.enforced()
 	}
-	denied = denied || len(quotas) == 0 && usedUp(all)
-	for _, p := range enforced {
-		if p.hits > p.most() {
-			p.over, denied = true, true
-		}
-	}
-	for one := range slices.Chunk(enforced, mostTogether) { // all that are enforced, or none; a script has eight
-		if denied {
-			break
-		}
-		for _, p := range one {
-			if p.hits == 0 {
-				p.look(now)
-				denied = denied || p.over
-			}
-		}
-		looks := denied
-		for _, p := range one {
-			if !looks && p.hits > 0 && p.peek(now).Remaining < p.hits {
-				p.take(now) // is denied
-				denied = true
-			}
-		}
-	}
-	var taken []*modelPart
-	take := func(p *modelPart) {
-		if p.take(now); !p.over {
-			p.place = p.state.(exact.Settler).Place(now)
-			taken = append(taken, p)
-		}
-	}
-	if !denied {
-		for _, p := range enforced {
-			if p.hits > 0 {
-				take(p)
-			}
-		}
-	}
-	alone := func(p *modelPart, take func(*modelPart)) {
-		p.over = p.hits > p.most()
-		if p.over || denied || p.hits == 0 {
-			p.look(now)
-			return
-		}
-		take(p)
-	}
-	for _, p := range quotas {
-		alone(p, take)
-	}
-	denied = denied || usedUp(all)
-	for _, p := range shadows {
-		alone(p, func(p *modelPart) { p.take(now) })
-	}
-	for _, p := range credits {
-		if !denied {
-			p.state.(exact.Creditor).Credit(now, p.hits)
-		}
-		if p.always {
-			p.count(now)
-		} else {
-			p.answer, p.known = p.peek(now), true
-		}
-	}
 	for _, p := range enforced {
 		p.look(now)
+		denied = denied || p.over
 	}
-	if denied {
-		for _, p := range taken {
-			p.state.(exact.Settler).GiveBack(now, p.hits, p.place)
-			p.answer = p.peek(now)
+	for _, p := range quotas {
+		p.look(now)
+	}
+	for _, p := range shadows {
+		p.look(now)
+	}
+	if denied = denied || usedUp(all); denied { // it counts nowhere
+		for _, p := range credits {
+			p.credited(now)
+		}
+		return true
+	}
+	for _, p := range slices.Concat(enforced, quotas, shadows) {
+		if !p.over && p.hits > 0 {
+			p.answer = p.state.Take(now, p.hits, false)
 		}
 	}
-	return denied
+	for _, p := range credits {
+		p.state.(exact.Creditor).Credit(now, p.hits)
+		p.credited(now)
+	}
+	return false
+}
+
+// credited is the answer to hits that are given back.
+func (p *modelPart) credited(now int64) {
+	if p.always {
+		p.count(now)
+	} else {
+		p.answer, p.known = p.peek(now), true
+	}
 }
 
 // usedUp reports whether there are quotas, and nothing is left of them.

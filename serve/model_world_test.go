@@ -146,7 +146,7 @@ func (w *world) find(key, value string, child bool) *modelRule {
 // parts are those of a random request, and its descriptors.
 func (w *world) parts() (all []*modelPart, texts []string) {
 	used := map[string]bool{}
-	for range 1 + w.random.IntN(pick(w.random, 1, 2, 4, 12)) {
+	for range 1 + w.random.IntN(pick(w.random, 1, 2, 4, 12, 40)) {
 		key, value, child := pick(w.random, "a", "b", "c", "d", "e", "f"), pick(w.random, "1", "2", "v1", "v2"), w.random.IntN(3) == 0
 		name := key + "=" + value
 		if child {

@@ -48,6 +48,15 @@ func (d *descriptor) peek(ctx context.Context) (ratelimit.Result, error) {
 	return d.limiter.Peek(ctx, d.key)
 }
 
+// peekHits asks for what is left, and when there will be as much as the descriptor asks for.
+func (d *descriptor) peekHits(ctx context.Context) (ratelimit.Result, error) {
+	if d.hits < 2 || d.hits > d.most() || d.hold != nil {
+		return d.peek(ctx)
+	}
+	r, err := ratelimit.Look(ctx, ratelimit.ClaimOf(d.limiter, d.key, d.hits))
+	return r.Result, err
+}
+
 // together splits descriptors into some that one script can decide, which is at most eight, each with a key of its own,
 // and the rest. With apart, a hold is decided by a script of its own, the holds first.
 func together(all []*descriptor, apart bool) (chunk, rest []*descriptor) {
@@ -166,13 +175,15 @@ func (t *taken) acquire(ctx context.Context, of []*descriptor, claims []ratelimi
 	return r, err
 }
 
-// giveBack gives back what was taken for a request that is denied.
-func (t *taken) giveBack(ctx context.Context) {
+// giveBack gives back what was taken of these descriptors for a request that is denied. An answer that counted what is
+// given back is known no more.
+func (t *taken) giveBack(ctx context.Context, all []*descriptor) {
 	if t.all == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
+	given := map[string]bool{}
 	for _, p := range t.all {
 		var err error
 		if p.hold != nil {
@@ -180,14 +191,20 @@ func (t *taken) giveBack(ctx context.Context) {
 		} else {
 			err = p.ticket.Settle(ctx, 0)
 		}
-		if err != nil { // then the hits stay taken, and no limit is exceeded
-			continue
-		}
-		p.of.result.Remaining += p.of.hits
-		if p.hold == nil && p.of.algorithm != fixedWindow { // without these hits, it is reset at another time
-			if r, err := p.of.limiter.Peek(ctx, p.of.key); err == nil {
-				p.of.result = r
-			}
+		given[p.of.key] = given[p.of.key] || err == nil // after an error the hits stay taken, and no limit is exceeded
+	}
+	t.all = nil
+	times := map[string]int{}
+	for _, d := range all {
+		times[d.key]++
+	}
+	for _, d := range all {
+		switch {
+		case d.over || !d.known || !given[d.key]:
+		case times[d.key] == 1 && (d.hold != nil || d.algorithm == fixedWindow): // only this has changed
+			d.result.Remaining += d.hits
+		default:
+			d.known = false
 		}
 	}
 }
