@@ -41,6 +41,15 @@ func newGateway(client ratelimit.Client, c config, lease time.Duration, slice in
 	return &gateway{c.Models, accounts, ledger, up, j, slice}, err
 }
 
+// preload connects to Redis and loads the scripts, so that the first call takes no longer than the others. All accounts share
+// their scripts.
+func (g *gateway) preload(ctx context.Context) error {
+	for _, a := range g.accounts {
+		return ratelimit.Preload(ctx, a.claims(1, 1)...)
+	}
+	return nil
+}
+
 func (g *gateway) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/chat/completions", func(w http.ResponseWriter, r *http.Request) {

@@ -29,19 +29,22 @@ import (
 	"github.com/tryacquire/ratelimit"
 )
 
-// budget is about what a call to Redis may take; the client gives up after 100 ms.
-const budget = 20 * time.Millisecond
+// budget is about what a call to Redis may take; the client gives up after five of them, and at least 100 ms.
+const (
+	budget      = 20 * time.Millisecond
+	trialBudget = time.Second // of the Redis inside the process, which interprets scripts slowly, and of a laptop that does much else
+)
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
+	if err := run(ctx, os.Args[1:], os.Stdout, miniredis.Run); err != nil {
 		log.Fatal(err)
 	}
 }
 
-// run serves until ctx ends, and then until all calls have ended.
-func run(ctx context.Context, args []string, out io.Writer) error {
+// run serves until ctx ends, and then until all calls have ended. inside starts the Redis inside the process.
+func run(ctx context.Context, args []string, out io.Writer, inside func() (*miniredis.Miniredis, error)) error {
 	flags := flag.NewFlagSet("gateway", flag.ExitOnError)
 	listen := flags.String("listen", "localhost:8080", "where to serve")
 	addr := flags.String("redis", "", "address of Redis; without it, one inside this process")
@@ -57,13 +60,14 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+	budget := budget
 	if *addr == "" {
-		server, err := miniredis.Run()
+		server, err := inside()
 		if err != nil {
 			return err
 		}
 		defer server.Close()
-		*addr = server.Addr()
+		*addr, budget = server.Addr(), trialBudget
 	}
 	if *url == "" {
 		fake, err := net.Listen("tcp", "127.0.0.1:0")
@@ -89,6 +93,9 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	g, err := newGateway(client, c, *lease, *slice, up, log)
 	if err != nil {
 		return err
+	}
+	if err := g.preload(ctx); err != nil {
+		fmt.Fprintf(os.Stderr, "Redis is down: %v\n", err) // until it is up, each call gets a 503
 	}
 	listener, err := net.Listen("tcp", *listen)
 	if err != nil {

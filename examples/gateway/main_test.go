@@ -18,6 +18,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
+	"github.com/alicebob/miniredis/v2/server"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit"
@@ -352,40 +354,74 @@ func TestPage(t *testing.T) {
 	})
 }
 
-// TestTheFirstTry is what a newcomer does: the command that the program prints gets a 429 for its third call.
+// TestTheFirstTry is what a newcomer does: the command that the program prints gets a 429 for its third call. Before the
+// program says where it listens it has connected and loaded all scripts, also those of a stream and of the page; and its
+// first call has time on a slow laptop, where the Redis inside the process takes longer than the client of a real one waits.
 func TestTheFirstTry(t *testing.T) {
 	t.Parallel()
 	ctx, stop := context.WithCancel(t.Context())
 	printed, out := io.Pipe()
 	ended := make(chan error)
+	var listens, decided atomic.Bool
+	var late sync.Map // commands that load scripts or begin a connection
+	inside := func() (*miniredis.Miniredis, error) {
+		s, err := miniredis.Run()
+		s.Server().SetPreHook(func(_ *server.Peer, cmd string, _ ...string) bool {
+			switch {
+			case !listens.Load():
+			case cmd == "EVALSHA":
+				if decided.CompareAndSwap(false, true) {
+					time.Sleep(150 * time.Millisecond)
+				}
+			case cmd == "HELLO" || cmd == "SCRIPT" || cmd == "EVAL":
+				late.Store(cmd, true)
+			}
+			return false
+		})
+		return s, err
+	}
 	go func() {
-		ended <- run(ctx, []string{"-listen", "127.0.0.1:0", "-usages", os.DevNull, "-pace", "100us"}, out)
+		ended <- run(ctx, []string{"-listen", "127.0.0.1:0", "-usages", os.DevNull, "-pace", "100us"}, out, inside)
 	}()
 	var addr string
 	_, err := fmt.Fscanf(printed, "who has spent what: http://%s\n", &addr)
 	require.NoError(t, err)
+	listens.Store(true)
 	go func() { _, _ = io.Copy(io.Discard, printed) }()
 	command := fmt.Sprintf(tryThis, addr)
-	body := command[strings.Index(command, "-d '\n")+5 : strings.LastIndex(command, "'")]
-	var got []string
-	for call := 1; call <= 3; call++ {
-		r, err := http.NewRequest("POST", fmt.Sprintf("http://%sv1/chat/completions?call=%d", addr, call), strings.NewReader(body))
+	trial := command[strings.Index(command, "-d '\n")+5 : strings.LastIndex(command, "'")]
+	call := func(secret, body string) (*http.Response, string) {
+		r, err := http.NewRequest("POST", "http://"+addr+"v1/chat/completions", strings.NewReader(body))
 		require.NoError(t, err)
-		r.Header.Set("Authorization", "Bearer sk-trial")
+		r.Header.Set("Authorization", "Bearer "+secret)
 		resp, err := http.DefaultClient.Do(r)
 		require.NoError(t, err)
+		defer resp.Body.Close()
 		text, err := io.ReadAll(resp.Body)
 		require.NoError(t, err)
-		resp.Body.Close()
-		got = append(got, resp.Status)
-		if call == 3 {
-			require.Contains(t, string(text), `"limits":["tokens"]`)
-			require.Contains(t, string(text), "retry after "+resp.Header.Get("Retry-After")+" s")
-			require.Contains(t, resp.Header.Values("RateLimit")[2], ";t="+resp.Header.Get("Retry-After"))
-			require.Len(t, resp.Header.Values("RateLimit"), 4)
-		}
+		return resp, string(text)
 	}
-	require.Equal(t, []string{"200 OK", "200 OK", "429 Too Many Requests"}, got)
+	for range 2 {
+		resp, text := call("sk-trial", trial)
+		require.Equal(t, http.StatusOK, resp.StatusCode, text)
+	}
+	resp, text := call("sk-trial", trial)
+	require.Equal(t, http.StatusTooManyRequests, resp.StatusCode)
+	require.Contains(t, text, `"limits":["tokens"]`)
+	require.Contains(t, text, "retry after "+resp.Header.Get("Retry-After")+" s")
+	require.Contains(t, resp.Header.Values("RateLimit")[2], ";t="+resp.Header.Get("Retry-After"))
+	require.Len(t, resp.Header.Values("RateLimit"), 4)
+
+	_, text = call("sk-ann", strings.Replace(strings.Replace(trial, "{", `{"stream": true, `, 1), "60 words", "200 words", 1))
+	require.Contains(t, text, "[DONE]")
+	page, err := http.Get("http://" + addr)
+	require.NoError(t, err)
+	page.Body.Close()
+	require.Equal(t, http.StatusOK, page.StatusCode)
+	late.Range(func(cmd, _ any) bool {
+		t.Errorf("%v came after the program said that it listens", cmd)
+		return true
+	})
 	stop()
 	require.NoError(t, <-ended)
 }

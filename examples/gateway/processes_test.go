@@ -21,6 +21,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit"
@@ -39,7 +40,7 @@ func TestProcess(t *testing.T) {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	go func() { _, _ = io.Copy(io.Discard, os.Stdin); stop() }()
-	require.NoError(t, run(ctx, strings.Fields(args), os.Stdout))
+	require.NoError(t, run(ctx, strings.Fields(args), os.Stdout, miniredis.Run))
 }
 
 // A process is a gateway in a process of its own.
