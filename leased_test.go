@@ -141,6 +141,52 @@ func TestAResetEndsTheSlicesOfThisProcess(t *testing.T) {
 	})
 }
 
+// TestAResetWhileASliceIsUnderWay: what the slice brings is not given back to the count that begins after the Reset.
+func TestAResetWhileASliceIsUnderWay(t *testing.T) {
+	const limit = 100_000
+	for name, build := range map[string]func(c ratelimit.Client) ratelimit.Limiter{
+		"bucket": func(c ratelimit.Client) ratelimit.Limiter {
+			return ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.PerHour(limit), limit))
+		},
+		"fixed": func(c ratelimit.Client) ratelimit.Limiter {
+			return ratelimit.Must(ratelimit.NewFixedWindow(c, limit, time.Minute))
+		},
+		"aligned": func(c ratelimit.Client) ratelimit.Limiter {
+			return ratelimit.Must(ratelimit.NewFixedWindow(c, limit, time.Minute, ratelimit.WithAlignment(0)))
+		},
+		"calendar": func(c ratelimit.Client) ratelimit.Limiter {
+			return ratelimit.Must(ratelimit.NewCalendarWindow(c, limit, ratelimit.Daily(time.UTC)))
+		},
+		"sliding": func(c ratelimit.Client) ratelimit.Limiter {
+			return ratelimit.Must(ratelimit.NewSlidingWindow(c, limit, time.Minute))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, e *ratelimittest.Env) {
+				plain := build(e.Client())
+				l := ratelimit.Must(ratelimit.NewLeased(plain))
+				heat(t, e, l, "k")
+				var arrive func()
+				for taken := 0; taken < 8; {
+					require.NoError(t, plain.Reset(ctx, "k"))
+					if arrive != nil {
+						arrive()
+					}
+					arrive = underWay(e, func() { must(t)(l.TryAcquire(ctx, "k")) })
+					taken = limit - must(t)(plain.Peek(ctx, "k")).Remaining
+				}
+				require.NoError(t, l.Reset(ctx, "k"))
+				taken, _, err := ratelimit.Must(ratelimit.NewDenyCache(plain)).TryAcquireUpTo(ctx, "k", limit)
+				require.NoError(t, err)
+				require.Equal(t, limit, taken)
+				arrive()
+				synctest.Wait()
+				require.False(t, must(t)(plain.TryAcquire(ctx, "k")).Allowed)
+			})
+		})
+	}
+}
+
 // TestASliceInAnOutage is spent to its end. Then callers get the outage, and those who wait for a slice too.
 func TestASliceInAnOutage(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *ratelimittest.Env) {

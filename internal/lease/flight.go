@@ -89,8 +89,11 @@ func (f *Flight) Landed(r Reply, now Instant) (unused Unused) {
 		if !f.table.rule.Window {
 			k.bound(f.table.rule.spare(r))
 		}
-		if k.gone || f.resets != k.resets {
-			if u := s.close(); s.returnable(u) {
+		if deleted := f.resets != k.resets; deleted || k.gone {
+			// A window that has begun again could be taken for the one that was deleted, and its count would fall. The others
+			// have an id in the ticket.
+			window := f.table.rule.Window && f.table.rule.Slot == 0
+			if u := s.close(); s.returnable(u) && !(deleted && window) {
 				unused = u
 			}
 		} else {
