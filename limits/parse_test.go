@@ -132,7 +132,7 @@ func TestFilesThatAreNoLimits(t *testing.T) {
 		"- a\n":                       "x:1: the file is no map; write fields, such as \"name: value\"",
 		"limits: {}\n---\nlimits: {}": "x:2: the file has a second document; write all in one",
 		"a: b\n":                      "x:1: a is no field here; write prefix, breaker, outages or limits\nx:1: limits is missing; name the limits, such as \"limits: {api: {algorithm: token_bucket, rate: 100/m, burst: 20}}\"",
-		"limits:\n  a: &a {<<: *a}\n": "x:2: limits: a: << merges too many maps",
+		"limits:\n  a: &a {<<: *a}\n": "x:2: *a is a part of what it stands for; write it out",
 		"limits:\n  ? [a]\n  : b\n":   "x:2: limits: a field's name is a text",
 		"limits:\n  a: {<<: 5}\n":     "x:2: limits: a: << is no map",
 	} {

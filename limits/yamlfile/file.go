@@ -51,6 +51,9 @@ func Parse(name string, text []byte) (*File, Map) {
 	if root.Kind == yaml.DocumentNode && len(root.Content) == 1 {
 		root = root.Content[0]
 	}
+	if f.checkAliases(root); f.Mistakes() > 0 {
+		return f, Map{file: f, line: 1}
+	}
 	return f, Value{file: f, node: root, line: max(root.Line, 1), what: "the file"}.Map()
 }
 
