@@ -172,6 +172,12 @@ func Of(err error) Kind {
 // Is reports whether err is an error of this class. nil is of none.
 func Is(err error, class Class) bool { return err != nil && Of(err).Class == class }
 
+// IsOfOneCall reports whether err is about what one key holds, or one id stands for: it says nothing of calls that were sent
+// with it.
+func IsOfOneCall(err error) bool {
+	return err != nil && (Of(err).Class == Damaged || errors.Is(Matchable(err), ErrIDReused))
+}
+
 // IsMistake reports whether err says that the call itself was wrong.
 func IsMistake(err error) bool { return err != nil && Of(err).Class.IsMistake() }
 

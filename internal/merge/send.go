@@ -96,15 +96,15 @@ func (s *sender) settle(ctx context.Context, b *batch, keys []int, words []int64
 
 // askAgain handles keys that an execution could not read or write, and left as they
 // were. It executes the first pending run of each key on its own, to learn the error. That
-// error is the outcome of the other calls for the key too and, unless it is about what the key
-// holds, of the pending calls for all keys.
+// error is the outcome of the other calls for the key too and, unless it is about these alone,
+// of the pending calls for all keys.
 func (s *sender) askAgain(ctx context.Context, b *batch, keys []int) {
 	for _, key := range keys {
 		for r := b.firstOf(key); r != nil; r = b.firstOf(key) {
 			words, err := s.askRun(ctx, b, key)
 			if err != nil {
 				_, _ = s.answer(b, key, nil, err)
-				if !errclass.Is(err, errclass.Damaged) {
+				if !errclass.IsOfOneCall(err) {
 					b.fail(err)
 				}
 				break

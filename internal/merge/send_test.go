@@ -117,7 +117,7 @@ func TestAKeyThatFailsNowAndThen(t *testing.T) {
 func TestWhatAnExecutionHasNoTimeFor(t *testing.T) {
 	all := "a 1, b 1x1,2x1, c 1, d 1"
 	decided := []call{allowed(9), allowed(9), allowed(7), allowed(9), allowed(9)}
-	down, corrupt := serverError("LOADING"), serverError("WRONGTYPE")
+	down, corrupt, reused := serverError("LOADING"), serverError("WRONGTYPE"), serverError("REUSED")
 	for _, test := range []struct {
 		late   []int
 		broken string
@@ -134,6 +134,7 @@ func TestWhatAnExecutionHasNoTimeFor(t *testing.T) {
 		{[]int{2}, "", down, []string{all, "b 2x1, c 1, d 1"}, []call{decided[0], decided[1], failed(down), failed(down), failed(down)}},
 		{[]int{3}, "a", down, []string{all, "a 1"}, []call{failed(down), decided[1], decided[2], decided[3], failed(down)}},
 		{[]int{3}, "a", corrupt, []string{all, "a 1", "d 1"}, []call{failed(corrupt), decided[1], decided[2], decided[3], decided[4]}},
+		{[]int{3}, "a", reused, []string{all, "a 1", "d 1"}, []call{failed(reused), decided[1], decided[2], decided[3], decided[4]}},
 	} {
 		t.Run(fmt.Sprint(test.late, test.broken, test.err), func(t *testing.T) {
 			held(t, 10, func(t *testing.T, s *server, m *Merger) {
@@ -144,8 +145,8 @@ func TestWhatAnExecutionHasNoTimeFor(t *testing.T) {
 				if test.broken != "" {
 					s.broken[test.broken] = []int{0}
 				}
-				if test.err == corrupt {
-					s.errs[test.broken] = corrupt
+				if test.err != down {
+					s.errs[test.broken] = test.err
 				}
 				for i := range test.sent {
 					if i == len(test.sent)-1 && test.err == down {
