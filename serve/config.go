@@ -10,6 +10,7 @@ import (
 	"time"
 
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/internal/exact"
@@ -50,6 +51,7 @@ type rule struct {
 	quota     bool
 	name      string
 	replaces  []string
+	metadata  *structpb.Struct
 }
 
 // A spec is all that a limiter is made of.
@@ -180,10 +182,12 @@ func (c *config) readNode(n *node, list yamlfile.Value, path string) {
 		if strings.Contains(name, "*") {
 			n.wildcards = append(n.wildcards, wildcard{name, strings.Split(name, "*")})
 		}
+		metadata := readMetadata(m.Get("metadata"))
 		if v := m.Get("rate_limit").OrNone(); v.Given() {
 			child.rule = readRule(v.Map(), path+"."+name)
 			child.rule.shadow = truth(m.Get("shadow_mode"))
 			child.rule.quota = truth(m.Get("quota_mode"))
+			child.rule.metadata = metadata
 			c.rules = append(c.rules, child.rule)
 			if child.rule.algorithm == inFlight {
 				checkHold(m)

@@ -37,6 +37,10 @@ type Options struct {
 	// response.
 	Headers bool
 
+	// Metadata adds dynamic_metadata to answers, as envoyproxy/ratelimit does with RESPONSE_DYNAMIC_METADATA: the request, and
+	// the metadata of the files' descriptors that are not over their limits.
+	Metadata bool
+
 	// Shadow answers OK to every request; what would have been denied is counted as shadow_mode.
 	Shadow bool
 
@@ -162,6 +166,9 @@ func (s *Service) ShouldRateLimit(ctx context.Context, r *pb.RateLimitRequest) (
 	}
 	if s.options.Headers {
 		answer.ResponseHeadersToAdd = headers(all, answer)
+	}
+	if s.options.Metadata {
+		answer.DynamicMetadata = dynamicMetadata(r, all, answer)
 	}
 	if over && s.options.Shadow {
 		answer.OverallCode = pb.RateLimitResponse_OK

@@ -61,6 +61,7 @@ It may be down at the start. Of a Sentinel, --addr or REDIS_URL is a sentinel.`,
 	fs.BoolVar(&f.options.MergeDomains, "merge-domains", false, "let several files have descriptors of one domain")
 	fs.BoolVar(&f.options.CountDenied, "count-denied", false, "count what is denied too, as envoyproxy/ratelimit does")
 	fs.BoolVar(&f.options.Headers, "headers", false, "add RateLimit-Limit, -Remaining, -Reset and Retry-After to responses")
+	fs.BoolVar(&f.options.Metadata, "metadata", false, "add dynamic_metadata to answers: the request, and the metadata of descriptors that are not over their limits")
 	fs.BoolVar(&f.options.Shadow, "shadow", false, "deny nothing, and count what would have been denied")
 	fs.DurationVar(&f.options.Denials, "denials", 0, "deny from memory what can only be denied, for so long at most; 0: ask Redis each time")
 	fs.BoolVar(&f.options.Leases, "leases", false, "take hits of hot descriptors a slice at a time, and spend them in this process")
