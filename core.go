@@ -165,7 +165,7 @@ func (c *core) newMerger() *merge.Merger {
 	if c.exec.ManyOfSeveral == nil || c.clock != nil || c.exec.Instants != nil {
 		return merge.New(c.exec, c.head.Of)
 	}
-	limit := &merge.Limit{Exec: c.exec, Name: c.head.Of, States: unique.Make(string(c.head))}
+	limit := &merge.Limit{Exec: c.exec, Name: c.head.Of, Tag: keyname.Tag, States: unique.Make(string(c.head))}
 	return merge.Shared(c.exec.Client, c.exec.Many, nil).Merger(limit)
 }
 

@@ -19,15 +19,18 @@ func New(conn Conn) ratelimit.Client {
 	if identity.IsNil(conn) {
 		return nil
 	}
-	return &client{conn}
+	return &client{conn: conn}
 }
 
-type client struct{ conn Conn }
+type client struct {
+	conn  Conn
+	nodes nodes
+}
 
 var _ redisclient.Merging = (*client)(nil)
 
 func (c *client) Process(ctx context.Context, cmd redis.Cmder) error {
-	command, err := commandOf(cmd)
+	command, err := commandOf(cmd, make([]string, len(cmd.Args())))
 	if err != nil {
 		cmd.SetErr(err)
 		return err
@@ -36,12 +39,18 @@ func (c *client) Process(ctx context.Context, cmd redis.Cmder) error {
 }
 
 func (c *client) ProcessAll(ctx context.Context, cmds []redis.Cmder) error {
-	commands := make([]Command, len(cmds))
+	commands, size := make([]Command, len(cmds)), 0
+	for _, cmd := range cmds {
+		size += len(cmd.Args())
+	}
+	words := make([]string, size)
 	for i, cmd := range cmds {
+		n := len(cmd.Args())
 		var err error
-		if commands[i], err = commandOf(cmd); err != nil {
+		if commands[i], err = commandOf(cmd, words[:n:n]); err != nil {
 			return err // the package's own commands have no such words
 		}
+		words = words[n:]
 	}
 	replies := c.conn.DoAll(ctx, commands)
 	if len(replies) != len(cmds) {
@@ -57,7 +66,8 @@ func (c *client) ProcessAll(ctx context.Context, cmds []redis.Cmder) error {
 }
 
 func (c *client) ProcessOnEach(ctx context.Context, cmd func() redis.Cmder) error {
-	command, err := commandOf(cmd())
+	one := cmd()
+	command, err := commandOf(one, make([]string, len(one.Args())))
 	if err != nil {
 		return err
 	}
@@ -66,18 +76,20 @@ func (c *client) ProcessOnEach(ctx context.Context, cmd func() redis.Cmder) erro
 
 func (c *client) Several() bool { return c.conn.Sharded() }
 
-// Server stands for the servers of some neighbouring slots: a Conn does not say where a slot is. A Cluster gives its servers ranges of
-// slots, so that most groups have one server, and a server that hangs holds up few others.
+// Server stands for the node that has the key's slot. Until that is known, it stands for some neighbouring slots: a Cluster gives
+// its nodes ranges of slots, so that most groups have one node, and a node that hangs holds up few others.
 func (c *client) Server(_ context.Context, key string) (any, error) {
-	const neighbours = 16_384 / 32
-	return slotOf(key) / neighbours, nil
+	const neighbours = slots / 32
+	slot := slotOf(key)
+	if node := c.nodes.of(c.conn, slot); node != nil {
+		return node, nil
+	}
+	return slot / neighbours, nil
 }
 
-// commandOf is the words of a command, and where its keys are.
-func commandOf(cmd redis.Cmder) (Command, error) {
-	args := cmd.Args()
-	words := make([]string, len(args))
-	for i, arg := range args {
+// commandOf is the words of a command, and where its keys are. The words are stored in words.
+func commandOf(cmd redis.Cmder, words []string) (Command, error) {
+	for i, arg := range cmd.Args() {
 		var err error
 		if words[i], err = word(arg); err != nil {
 			return Command{}, fmt.Errorf("otherclient: word %d of %s: %w", i+1, cmd.Name(), err)

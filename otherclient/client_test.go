@@ -97,3 +97,29 @@ func (s scripted) Do(context.Context, otherclient.Command) otherclient.Reply    
 func (s scripted) DoAll(context.Context, []otherclient.Command) []otherclient.Reply { return nil }
 func (s scripted) DoEach(context.Context, otherclient.Command) error                { return s.reply.Err }
 func (s scripted) Sharded() bool                                                    { return false }
+
+// TestWhatSeveralCommandsAllocate is the same for two commands and for a hundred.
+func TestWhatSeveralCommandsAllocate(t *testing.T) {
+	key := "k"
+	cost := func(n int) float64 {
+		replies := make([]otherclient.Reply, n)
+		cmds := make([]redis.Cmder, n)
+		for i := range cmds {
+			replies[i].Value = int64(1)
+			cmds[i] = redis.NewIntCmd(t.Context(), "evalsha", "0123", "1", &key, "1")
+		}
+		client := otherclient.New(prepared{replies: replies}).(interface {
+			ProcessAll(ctx context.Context, cmds []redis.Cmder) error
+		})
+		return testing.AllocsPerRun(100, func() { require.NoError(t, client.ProcessAll(t.Context(), cmds)) })
+	}
+	require.Equal(t, cost(2), cost(100))
+}
+
+// prepared has a reply to each of several commands.
+type prepared struct {
+	scripted
+	replies []otherclient.Reply
+}
+
+func (p prepared) DoAll(context.Context, []otherclient.Command) []otherclient.Reply { return p.replies }

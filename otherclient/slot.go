@@ -11,7 +11,15 @@ func slotOf(key string) int {
 	}
 	var crc uint16
 	for i := range len(key) {
-		crc ^= uint16(key[i]) << 8
+		crc = crc<<8 ^ crcs[byte(crc>>8)^key[i]]
+	}
+	return int(crc % slots)
+}
+
+// crcs has the CRC16 of each byte.
+var crcs = func() (all [256]uint16) {
+	for i := range all {
+		crc := uint16(i) << 8
 		for range 8 {
 			if crc&0x8000 != 0 {
 				crc = crc<<1 ^ 0x1021
@@ -19,6 +27,7 @@ func slotOf(key string) int {
 				crc <<= 1
 			}
 		}
+		all[i] = crc
 	}
-	return int(crc % 16_384)
-}
+	return all
+}()

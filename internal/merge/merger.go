@@ -79,7 +79,7 @@ func (m *Merger) queue(ctx context.Context, key string) *queue {
 	if m.servers == nil || !m.sender.answered.Load() { // before a reply, the client would look for the servers
 		return m.common
 	}
-	server, err := m.servers.Server(ctx, m.limit.Exec.Route(m.limit.Name(key)))
+	server, err := m.servers.Server(ctx, m.limit.route(key))
 	if err != nil {
 		return m.common
 	}

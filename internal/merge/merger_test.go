@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit/internal/redisclient"
+	"github.com/tryacquire/ratelimit/internal/redisexec"
 )
 
 // A route says on which server a key is.
@@ -50,6 +51,19 @@ func TestQueuesOfRemovedServersAreDropped(t *testing.T) {
 	require.LessOrEqual(t, queues, 66)
 	at, _ := m.queues.Load(servers[0])
 	require.Same(t, busy, at)
+}
+
+// TestTheServerIsFoundByTheTag of a key, where that is known: the name, which needs memory, is made when the call is sent.
+func TestTheServerIsFoundByTheTag(t *testing.T) {
+	m := NewQueues(newServer(1).Client).Merger(&Limit{
+		Exec: &redisexec.Executor{}, Name: func(string) string { panic("not needed") }, Tag: func(key string) string { return key[:1] },
+	})
+	servers := map[string]*redis.Client{"a": {}, "b": {}}
+	route(func(key string) *redis.Client { return servers[key] }).by(m)
+	m.sender.answered.Store(true)
+	require.Same(t, m.queue(ctx, "a1"), m.queue(ctx, "a2"))
+	require.NotSame(t, m.queue(ctx, "a1"), m.queue(ctx, "b1"))
+	require.Zero(t, testing.AllocsPerRun(100, func() { m.queue(ctx, "a1") }))
 }
 
 // TestServersDoNotWaitForOneAnother: a call is sent at once though many for another

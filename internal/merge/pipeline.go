@@ -27,11 +27,17 @@ func (s *sender) sendPipelined(ctx context.Context, b *batch, keys []int) {
 		commands[i] = command{c, key}
 	}
 	var failed []int
+	kept := make([]int64, 0, len(b.runs)*b.limits[0].Exec.Words) // of the replies, whose memory is the commands'
 	s.sendCommands(ctx, commands, func(key int, words []int64, err error) {
-		if _, err = s.answer(b, key, words, err); err != nil {
+		first := len(kept)
+		kept = append(kept, words...)
+		if _, err = s.answer(b, key, kept[first:], err); err != nil {
 			failed = append(failed, key)
 		}
 	})
+	for _, c := range commands {
+		c.Release()
+	}
 	s.askAgain(ctx, b, failed)
 }
 

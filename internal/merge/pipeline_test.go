@@ -14,6 +14,7 @@ import (
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 	"github.com/tryacquire/ratelimit/internal/script"
 	"github.com/tryacquire/ratelimit/internal/testing/fakes"
+	"github.com/tryacquire/ratelimit/internal/testing/raceflag"
 	"github.com/tryacquire/ratelimit/internal/testing/redistest"
 )
 
@@ -150,4 +151,50 @@ func TestAServerOfAClusterIsSentAPipeline(t *testing.T) {
 		}
 	}
 	require.Equal(t, 1, refusals)
+}
+
+// answering is a client of several servers: each command of a pipeline is answered with a number of its own.
+type answering struct {
+	redisclient.Merging
+	replies int64
+}
+
+func (*answering) Several() bool { return true }
+
+func (a *answering) ProcessAll(_ context.Context, cmds []redis.Cmder) error {
+	for _, cmd := range cmds {
+		a.replies++
+		cmd.(*redisexec.Once).Cmder.(*redis.IntCmd).SetVal(a.replies)
+	}
+	return nil
+}
+
+// TestCommandsOfAPipelineAreUsedAgain: with one allocation for a key, go-redis's command, and the words of a reply stay.
+func TestCommandsOfAPipelineAreUsedAgain(t *testing.T) {
+	client := &answering{}
+	exec := counting(client)
+	exec.Unpack = func(reply int64, words []int64) { words[0], words[1] = 1, reply }
+	m := New(exec, asGiven)
+	keys := make([]string, 100)
+	for i := range keys {
+		keys[i] = fmt.Sprint("k", i)
+	}
+	slots := append(sendBatch(t, m, keys...), sendBatch(t, m, keys...)...)
+	for i, s := range slots {
+		reply, err := s.outcome()
+		require.NoError(t, err)
+		require.Equal(t, redisexec.Reply{Words: []int64{1, int64(i + 1)}}, reply)
+	}
+	if raceflag.Enabled {
+		t.Skip("the race detector makes sync.Pool forget")
+	}
+	b := slots[0].batch
+	allocs := testing.AllocsPerRun(100, func() {
+		for i := range b.runs {
+			b.runs[i].words = nil
+		}
+		b.done = make(chan struct{})
+		m.sender.send(b)
+	})
+	require.LessOrEqual(t, allocs, float64(len(keys)+10))
 }

@@ -53,9 +53,9 @@ func (e *Executor) newCommand() *Command {
 	return c
 }
 
-// release puts c into the pool. c then refers neither to the caller's context, which
+// Release puts c into the pool. c then refers neither to the caller's context, which
 // the client's command holds, nor to the key, so that the pool keeps neither alive.
-func (c *Command) release() {
+func (c *Command) Release() {
 	if !c.exec.Pooled {
 		return
 	}
@@ -76,16 +76,16 @@ func (c *Command) release() {
 }
 
 // Command returns a command for an operation on a key, to be sent in a pipeline. key is
-// its name in Redis.
+// its name in Redis. The caller calls Release.
 func (e *Executor) Command(key string, o Operation) (*Command, error) {
-	c := &Command{exec: e}
+	c := e.newCommand()
 	return c, c.operate(key, o)
 }
 
 // CommandMany returns a command for the requests of so many keys, to be sent in a
-// pipeline. Its parameters are those of [Executor.DoMany].
+// pipeline. Its parameters are those of [Executor.DoMany]. The caller calls Release.
 func (e *Executor) CommandMany(s *script.Script, keys int, request func(i int) (name *string, requests any)) (*Command, error) {
-	c := &Command{exec: e}
+	c := e.newCommand()
 	return c, c.many(s, keys, request)
 }
 

@@ -127,7 +127,7 @@ var Unsent = &Batch{}
 // Done releases the reply's memory. Words must not be used after it.
 func (r Reply) Done() {
 	if r.command != nil {
-		r.command.release()
+		r.command.Release()
 	}
 }
 
@@ -138,7 +138,7 @@ func (r Reply) Keep() []int64 {
 		if r.command.exec.Unpack != nil || r.command.exec.Short { // the words are in the command's own memory
 			words = slices.Clone(words)
 		}
-		r.command.release()
+		r.command.Release()
 	}
 	return words
 }
@@ -148,7 +148,7 @@ func (r Reply) Keep() []int64 {
 // the script reads them. The caller may keep the words.
 func (e *Executor) DoMany(ctx context.Context, s *script.Script, keys int, request func(i int) (name *string, requests any)) ([]int64, error) {
 	c := e.newCommand()
-	defer c.release()
+	defer c.Release()
 	if err := c.many(s, keys, request); err != nil {
 		return nil, err
 	}

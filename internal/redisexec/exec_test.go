@@ -135,7 +135,7 @@ func TestNothingPooledKeepsACaller(t *testing.T) {
 			require.NoError(t, many.many(e.Many, 1, func(int) (*string, any) { return &key, []byte(key) }))
 			for _, c := range []*Command{one, many} {
 				require.Equal(t, err, c.run(within))
-				c.release()
+				c.Release()
 				args := c.args[:cap(c.args)]
 				require.NotEmpty(t, args)
 				require.Equal(t, make([]any, len(args)), args)
@@ -156,7 +156,7 @@ func TestLargeBuffersAreNotPooled(t *testing.T) {
 	e := executor(client(func(cmd redis.Cmder) error { answer(cmd, 1, 2); return nil }), true)
 	c := e.newCommand()
 	require.NoError(t, c.many(e.Many, 2*maxPooledArgs, func(int) (*string, any) { return new(string), "1" }))
-	c.release()
+	c.Release()
 	require.Zero(t, cap(c.args))
 }
 
@@ -167,7 +167,7 @@ func TestACommandOfAnotherClientIsNotUsedAgain(t *testing.T) {
 	c := e.newCommand()
 	require.NoError(t, c.operate("k", take(1)))
 	require.NoError(t, c.run(ctx))
-	c.release()
+	c.Release()
 	require.Equal(t, "k", c.key)
 	require.NotEmpty(t, c.once.Args())
 }

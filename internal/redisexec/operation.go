@@ -188,7 +188,7 @@ func (e *Executor) Operate(ctx context.Context, key string, o Operation) (Reply,
 		err = c.run(ctx)
 	}
 	if err != nil {
-		c.release()
+		c.Release()
 		return Reply{}, err
 	}
 	return Reply{Words: c.words, command: c}, nil

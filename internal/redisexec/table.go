@@ -17,7 +17,7 @@ type tableRequest = func(i int) (name *string, requests any, limiter int, args [
 // For packed requests it is the same: to so many groups of limiters of the same algorithms.
 func (e *Executor) DoTable(ctx context.Context, s *script.Script, limiters, keys int, request tableRequest) ([]int64, error) {
 	c := e.newCommand()
-	defer c.release()
+	defer c.Release()
 	c.script = s
 	if e.Several != nil {
 		c.severalTable(limiters, keys, request)
