@@ -81,6 +81,8 @@ func (b *bucket) repairs(now int64) bool {
 func (b *bucket) last() int64     { return 0 }
 func (b *bucket) which(int) int64 { return 0 }
 
+func (b *bucket) giveBack(now int64, n int, place, _ int64) { b.m.GiveBack(now, n, place) }
+
 func (b *bucket) write(now, _ int64, _ bool) (any, int64) {
 	units, since := b.present(now)
 	left := new(big.Int).Add(units, big.NewInt(b.flow-1))

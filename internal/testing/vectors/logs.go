@@ -100,6 +100,8 @@ func (l *log) used(int64) int64 { return int64(counted(l.m.State(), -1<<62)) }
 func (l *log) last() int64     { return 0 }
 func (l *log) which(int) int64 { return 0 }
 
+func (l *log) giveBack(now int64, n int, place, _ int64) { l.m.GiveBack(now, n, place) }
+
 func (l *log) write(now, old int64, back bool) (any, int64) {
 	entries := l.m.State()
 	if len(entries) == 0 {

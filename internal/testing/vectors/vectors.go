@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/internal/testing/model"
@@ -31,6 +32,7 @@ type Group struct {
 // A Case is one operation. Before and After are what the key holds, nil if there is none: a string, the elements of a list, the
 // fields of a hash, or the members of a sorted set with their scores. TTLs are milliseconds.
 type Case struct {
+	About     string   `json:"about,omitempty"` // what it shows
 	Clock     int64    `json:"clock"`
 	Args      []string `json:"args,omitempty"` // in place of those of the group
 	Before    any      `json:"before"`
@@ -106,6 +108,9 @@ type book interface {
 	last() int64
 	which(n int) int64
 
+	// giveBack gives n permits of a ticket back.
+	giveBack(now int64, n int, place, which int64)
+
 	// write is what the key holds after a call that has written, nil for no key, and its TTL. old is that before, 0 if there
 	// was no key. Of a giveback, back is true.
 	write(now, old int64, back bool) (state any, ttl int64)
@@ -142,7 +147,7 @@ func texts(numbers ...int64) (all []string) {
 }
 
 // All are the groups of the file.
-func All() []Group { return slices.Concat(buckets(), logs(), windows(), held(), hashes()) }
+func All() []Group { return slices.Concat(buckets(), logs(), windows(), held(), hashes(), zsets()) }
 
 // steps makes so many cases. back: the clock steps back now and then.
 func (h *history) steps(count int, start int64, back bool) []Case {
@@ -161,18 +166,47 @@ func (h *history) steps(count int, start int64, back bool) []Case {
 }
 
 // step does what a step says, or another operation in its place.
-func (h *history) step(s model.Step) (answer model.Answer) {
+func (h *history) step(s model.Step) model.Answer {
 	m, now := h.model(), s.Now
-	c := Case{Clock: now}
+	h.expire(now)
+	_, credits := m.(model.Creditor)
+	switch op := h.rng.IntN(20); {
+	case s.Op == model.Peek:
+		return h.do(now, "look", "")
+	case op < 2 && len(h.tickets) > 0 && !m.Unused(now):
+		t := h.tickets[0]
+		h.tickets = h.tickets[1:]
+		return h.do(now, fmt.Sprintf("%dg%d/%d", 1+h.rng.IntN(t.n), t.place, t.which), "")
+	case op == 2 && credits:
+		return h.do(now, fmt.Sprintf("%dg/0", 1+h.rng.IntN(m.Max()+1)), "")
+	case op == 3:
+		return h.do(now, fmt.Sprintf("%dc1", 1+h.rng.IntN(2*m.Max())), "")
+	case op < 6 && m.Take(now, s.N, true).Allowed:
+		return h.do(now, fmt.Sprintf("%de1", s.N), "")
+	case op < 9 && s.N == 1:
+		return h.do(now, "1x3", "")
+	}
+	return h.do(now, fmt.Sprintf("%dx1", s.N), "")
+}
+
+// expire forgets a state whose key has expired.
+func (h *history) expire(now int64) {
 	if h.state != nil && h.expires <= now/1000 {
-		m.Reset()
+		h.model().Reset()
 		h.state = nil
 	}
+}
+
+// do makes the case of an operation, with what is said about it.
+func (h *history) do(now int64, operation, about string) (answer model.Answer) {
+	m := h.model()
+	h.expire(now)
+	c := Case{About: about, Clock: now, Operation: operation}
 	if h.state != nil {
 		c.Before, c.TTLBefore = h.state, h.expires-now/1000
 	}
 	words, repairs, used := h.words(now), h.repairs(now), h.used(now)
-	creditor, credits := m.(model.Creditor)
+	n, kind, amount, which := parse(operation)
 	// taken ends a case in which so many permits were taken by so many requests. denied: the next request was.
 	taken := func(permits int, requests int64, denied bool) {
 		c.Reply = append([]int64{requests}, words...)
@@ -182,68 +216,59 @@ func (h *history) step(s model.Step) (answer model.Answer) {
 		}
 		h.allowed(c.Reply[1:], now, permits, no)
 	}
-	back := false
-	switch op := h.rng.IntN(20); {
-	case s.Op == model.Peek:
-		c.Operation = "look"
+	back := kind == 'g'
+	switch {
+	case kind == 'l':
 		answer = m.Take(now, 1, true)
 		taken(0, map[bool]int64{true: 1}[answer.Allowed], !answer.Allowed)
 		c.Result, repairs = resultOf(answer), false
-	case op < 2 && len(h.tickets) > 0 && !m.Unused(now):
-		t := h.tickets[0]
-		h.tickets = h.tickets[1:]
-		n := 1 + h.rng.IntN(t.n)
-		c.Operation = fmt.Sprintf("%dg%d/%d", n, t.place, t.which)
-		m.GiveBack(now, n, t.place)
+	case back && strings.HasSuffix(operation, "g/0"):
+		c.Reply = []int64{int64(m.(model.Creditor).Credit(now, n))}
+	case back:
+		h.giveBack(now, n, amount, which)
 		c.Reply = []int64{used - h.used(now)}
-		back = true
-	case op == 2 && credits:
-		n := 1 + h.rng.IntN(m.Max()+1)
-		c.Operation = fmt.Sprintf("%dg/0", n)
-		c.Reply = []int64{int64(creditor.Credit(now, n))}
-		back = true
-	case op == 3:
-		n := 1 + h.rng.IntN(2*m.Max())
-		c.Operation = fmt.Sprintf("%dc1", n)
+	case kind == 'c':
 		answer = m.Charge(now, n)
 		taken(n, 1, false)
 		c.Result = resultOf(answer)
-	case op < 6 && m.Take(now, s.N, true).Allowed:
-		c.Operation = fmt.Sprintf("%de1", s.N)
-		answer = m.Take(now, s.N, false)
-		taken(s.N, 1, false)
-		c.Result = resultOf(answer)
-		t := ticket{s.N, m.Place(now), h.which(s.N)}
-		c.Reply = append(c.Reply, t.place, h.last())
-		h.tickets = append(h.tickets, t)
-	case op < 9 && s.N == 1:
-		const times = 3
-		c.Operation = fmt.Sprintf("1x%d", times)
+	default:
 		requests := int64(0)
-		for answer.Allowed = true; answer.Allowed && requests < times; {
-			if answer = m.Take(now, 1, false); answer.Allowed {
+		for answer.Allowed = true; answer.Allowed && requests < amount; {
+			if answer = m.Take(now, n, false); answer.Allowed {
 				requests++
 			}
 		}
-		taken(int(requests), requests, !answer.Allowed)
-	default:
-		c.Operation = fmt.Sprintf("%dx1", s.N)
-		answer = m.Take(now, s.N, false)
-		if answer.Allowed {
-			taken(s.N, 1, false)
-		} else {
-			taken(0, 0, true)
+		taken(n*int(requests), requests, !answer.Allowed)
+		if amount == 1 {
+			c.Result = resultOf(answer)
 		}
-		c.Result = resultOf(answer)
 	}
-	if c.Operation != "look" && c.Reply[0] > 0 || !back && repairs {
+	if kind != 'l' && c.Reply[0] > 0 || !back && repairs {
 		var ttl int64
 		h.state, ttl = h.write(now, c.TTLBefore, back)
 		h.expires = now/1000 + ttl
+	}
+	if kind == 'e' {
+		t := ticket{n, m.Place(now), h.which(n)}
+		c.Reply = append(c.Reply, t.place, h.last())
+		h.tickets = append(h.tickets, t)
 	}
 	if h.state != nil {
 		c.After, c.TTL = h.state, h.expires-now/1000
 	}
 	h.cases = append(h.cases, c)
 	return answer
+}
+
+// parse takes the text of an operation apart. The kind of a look is l.
+func parse(operation string) (n int, kind byte, amount, which int64) {
+	if operation == "look" {
+		return 1, 'l', 0, 0
+	}
+	at := strings.IndexFunc(operation, unicode.IsLetter)
+	first, second, _ := strings.Cut(operation[at+1:], "/")
+	n, _ = strconv.Atoi(operation[:at])
+	amount, _ = strconv.ParseInt(first, 10, 64)
+	which, _ = strconv.ParseInt(second, 10, 64)
+	return n, operation[at], amount, which
 }

@@ -39,6 +39,8 @@ func (w *window) repairs(now int64) bool { return w.steps(now) }
 func (w *window) last() int64            { return 0 }
 func (w *window) which(int) int64        { return 0 }
 
+func (w *window) giveBack(now int64, n int, place, _ int64) { w.m.GiveBack(now, n, place) }
+
 func (w *window) write(now, _ int64, back bool) (any, int64) {
 	if w.used(now) == 0 {
 		return nil, 0
