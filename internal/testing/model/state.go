@@ -50,3 +50,15 @@ func (l *SlidingLog) State() (records []Taken) {
 	}
 	return records
 }
+
+// State is until when the key is paused, how long that pause was, and when the call went that goes first, 0 for none; how many
+// strikes there were, when the episode of the last one is over, and when they are forgotten.
+func (p *Pause) State() (until, length, first int64, strikes int, episode, forget int64) {
+	if !p.ended {
+		until, length, first = p.until, p.length, p.taken
+	}
+	if len(p.strikes) > 0 {
+		episode, forget = p.free, p.free+p.quiet
+	}
+	return until, length, first, len(p.strikes), episode, forget
+}

@@ -20,6 +20,8 @@ type bucket struct {
 	m            stateful
 	permit, flow int64
 	every        int64 // microseconds of a step; 0: none
+	caller       bool  // a caller's clock has written the state
+	server       bool  // the server's clock decides all the same
 }
 
 func (b *bucket) model() model.Settler { return b.m }
@@ -37,7 +39,7 @@ func (b *bucket) present(now int64) (units *big.Int, since int64) {
 	if units.Sign() <= 0 {
 		return new(big.Int), now
 	}
-	if at > now {
+	if at > now && !b.caller {
 		return units, now
 	}
 	return units, at + passed
@@ -59,13 +61,18 @@ func (b *bucket) parts(units *big.Int) (permits, rest int64) {
 func (b *bucket) words(now int64) []int64 {
 	units, since := b.present(now)
 	if b.every == 0 {
-		return []int64{units.Int64(), 0, 0}
+		return []int64{units.Int64(), max(since-now, 0), 0}
 	}
 	permits, rest := b.parts(units)
 	return []int64{permits, rest, now - since, 0}
 }
 
-func (b *bucket) allowed([]int64, int64, int, *model.Answer) {}
+// allowed: of a state that another rule wrote, or a caller's clock, a denial says both times.
+func (b *bucket) allowed(words []int64, _ int64, taken int, denied *model.Answer) {
+	if b.server && taken == 0 && denied != nil {
+		words[1], words[2] = denied.RetryAfter.Microseconds(), denied.ResetAfter.Microseconds()
+	}
+}
 
 func (b *bucket) used(now int64) int64 {
 	units, _ := b.present(now)
@@ -75,7 +82,7 @@ func (b *bucket) used(now int64) int64 {
 
 func (b *bucket) repairs(now int64) bool {
 	_, at, ok := b.m.State()
-	return ok && at > now
+	return ok && at > now && !b.caller
 }
 
 func (b *bucket) last() int64     { return 0 }
@@ -91,7 +98,11 @@ func (b *bucket) write(now, _ int64, _ bool) (any, int64) {
 	stored := whole(new(big.Rat).Mul(missing, new(big.Rat).SetInt64(b.permit)))
 	if b.every == 0 {
 		full := new(big.Int).Div(units, big.NewInt(b.flow*1000)).Int64() // milliseconds
-		return fmt.Sprintf("%016d/%d/%d/%d", at, stored, b.permit, b.flow), evenly(full) + 3
+		text, ttl := fmt.Sprintf("%016d/%d/%d/%d", at, stored, b.permit, b.flow), evenly(full)+3
+		if b.caller {
+			return text + "@", ttl + skew
+		}
+		return text, ttl
 	}
 	micros += (b.every - micros%b.every) % b.every
 	permits, rest := b.parts(stored)
@@ -151,7 +162,7 @@ func buckets() (groups []Group) {
 			}
 		}
 		g.Args = append(g.Args, rule)
-		h := newHistory(&bucket{m, r.permit, r.flow, every}, len(groups))
+		h := newHistory(&bucket{m: m, permit: r.permit, flow: r.flow, every: every}, len(groups))
 		g.Cases = h.steps(r.cases, start, r.back)
 		groups = append(groups, g)
 	}

@@ -43,30 +43,40 @@ func held() []Group {
 		switch op {
 		case 0:
 			c.Operation = "look"
-			h := key.Peek(call)
-			c.Reply, c.Result = wordsOfHeld(h), resultOfHeld(h, call)
 		case 1, 2:
 			c.Operation = fmt.Sprintf("%dr%s", n, id)
-			key.Release(now, id)
-			c.Reply = []int64{1}
 		case 3:
 			c.Operation = fmt.Sprintf("%dk%s", n, id)
-			c.Reply = []int64{0}
-			if key.Extend(call, id, n) {
-				c.Reply[0] = 1
-			}
 		default:
 			c.Operation = fmt.Sprintf("%dh%s", n, id)
-			h := key.Acquire(call, id, n)
-			c.Reply = wordsOfHeld(h)
-			if h.Wait != 1 {
-				c.Result = resultOfHeld(h, call)
-			}
 		}
+		c.hold(key, call, id, n)
 		c.After, c.TTL = membersOf(key, now)
 		g.Cases = append(g.Cases, c)
 	}
 	return []Group{g}
+}
+
+// hold does the operation of a case.
+func (c *Case) hold(key *model.InFlight, call model.Call, id string, n int) {
+	c.Reply = []int64{1}
+	switch _, kind, _, _ := parse(c.Operation); kind {
+	case 'l':
+		h := key.Peek(call)
+		c.Reply, c.Result = wordsOfHeld(h), resultOfHeld(h, call)
+	case 'r':
+		key.Release(call.Server, id)
+	case 'k':
+		if !key.Extend(call, id, n) {
+			c.Reply[0] = 0
+		}
+	default:
+		h := key.Acquire(call, id, n)
+		c.Reply = wordsOfHeld(h)
+		if h.Wait != 1 {
+			c.Result = resultOfHeld(h, call)
+		}
+	}
 }
 
 func argsOfHolds(limit, lease int64) []string {
@@ -81,7 +91,11 @@ func membersOf(f *model.InFlight, now int64) (any, int64) {
 	members := map[string]int64{}
 	for _, l := range f.Leases {
 		for i := range l.Permits {
-			members[fmt.Sprintf("%d/%s/%d", i+1, l.ID, l.Length)] = l.Ends
+			name := fmt.Sprintf("%d/%s/%d", i+1, l.ID, l.Length)
+			if l.ByCaller {
+				name += fmt.Sprintf("@%d", skew)
+			}
+			members[name] = l.Ends
 		}
 	}
 	return members, (f.Expires - now) / 1000

@@ -18,6 +18,7 @@ type log struct {
 	slot    int64        // microseconds
 	base    int          // the total of entry 0
 	entries []model.Taken
+	spare   int64 // milliseconds
 }
 
 func (l *log) model() model.Settler { return l.m }
@@ -35,7 +36,7 @@ func (l *log) gone() int64 {
 // present are the entries as they count now: after the server's clock stepped back, none is later than the end of this slot.
 func (l *log) present(now int64) []model.Taken {
 	entries := l.m.State()
-	if l.gone() <= now {
+	if l.gone() <= l.at(now) {
 		return nil
 	}
 	if l.repairs(now) {
@@ -46,11 +47,19 @@ func (l *log) present(now int64) []model.Taken {
 	return entries
 }
 
+// at is the instant at which a call is decided: not before the slot of the last entry, if a caller's clock dated it, or decides.
+func (l *log) at(now int64) int64 {
+	if entries := l.m.State(); len(entries) > 0 && (l.m.CallersClock || l.m.DatedByCaller()) {
+		return max(now, entries[len(entries)-1].At-l.slot+1)
+	}
+	return now
+}
+
 func (l *log) endOfSlot(now int64) int64 { return now - now%l.slot + l.slot - 1 }
 
 func (l *log) repairs(now int64) bool {
 	entries := l.m.State()
-	return len(entries) > 0 && entries[len(entries)-1].At-l.slot >= now
+	return len(entries) > 0 && entries[len(entries)-1].At-l.slot >= l.at(now)
 }
 
 func counted(entries []model.Taken, edge int64) (sum int) {
@@ -70,7 +79,7 @@ func (l *log) words(now int64) []int64 {
 	}
 	words := []int64{newest, 0}
 	for _, r := range l.rules {
-		words = append(words, int64(counted(entries, now-r.Window.Microseconds())))
+		words = append(words, int64(counted(entries, l.at(now)-r.Window.Microseconds())))
 	}
 	if len(l.rules) > 1 {
 		words = append(words, 0)
@@ -110,23 +119,33 @@ func (l *log) write(now, old int64, back bool) (any, int64) {
 	}
 	last := entries[len(entries)-1].At
 	before := l.entries
-	if n := len(before); n == 0 || old == 0 || before[n-1].At+l.longest() <= now {
+	present := l.at(now)
+	if n := len(before); n == 0 || old == 0 || before[n-1].At+l.longest() <= present {
 		before, l.base, old = nil, 0, -1 // a new log
 	}
 	for _, e := range before { // what has left, and is not kept any more
-		if e.At < entries[0].At && e.At <= now-l.longest() && !back && !slices.ContainsFunc(entries, func(k model.Taken) bool { return k.At == e.At }) {
+		if e.At < entries[0].At && e.At <= present-l.longest() && !back && !slices.ContainsFunc(entries, func(k model.Taken) bool { return k.At == e.At }) {
 			l.base += e.N
 		}
 	}
 	l.entries = entries
 	total := l.base
-	list := []string{fmt.Sprintf("%d/%d", l.longest(), l.slot), strconv.Itoa(total)}
+	rule := fmt.Sprintf("%d/%d", l.longest(), l.slot)
+	if l.m.DatedByCaller() {
+		rule += "@"
+	}
+	if entries[len(entries)-1].N == 0 {
+		rule += "!"
+	}
+	list := []string{rule, strconv.Itoa(total)}
 	for _, e := range entries {
 		total += e.N
 		list = append(list, strconv.FormatInt(e.At, 10), strconv.Itoa(total))
 	}
-	ttl := evenly((last + l.longest() - now) / 1000)
+	ttl := evenly((last+l.longest()-present)/1000) + l.spare
 	switch {
+	case total == 0: // only the instant is needed, by callers whose clocks are behind
+		return list, 901 + l.spare
 	case back:
 		if before[len(before)-1].At == last { // the last permit is still there
 			return list, old

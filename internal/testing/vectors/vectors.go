@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 	"unicode"
 
 	"github.com/tryacquire/ratelimit"
@@ -19,14 +20,17 @@ import (
 // A Group is examples of one rule on one key.
 type Group struct {
 	Algorithm string           `json:"algorithm"`
+	About     string           `json:"about,omitempty"`
 	Script    string           `json:"script"` // as "ratelimit scripts" names it
 	Rule      map[string]int64 `json:"rule"`   // times in microseconds
 	Key       string           `json:"key"`
-	Args      []string         `json:"args"` // ARGV behind the first one, and in front of the operation
+	Beside    string           `json:"beside,omitempty"` // the second key
+	Args      []string         `json:"args"`             // ARGV behind the first one, and in front of the operation
 	Cases     []Case           `json:"-"`
 
-	// Build makes the limiter; nil: permits are held, and one is made of the rule.
-	Build func(ratelimit.Client) (ratelimit.Limiter, error) `json:"-"`
+	// Build makes the limiter; nil: permits are held, and one is made of the rule. ByClock makes one by a caller's clock.
+	Build   func(ratelimit.Client) (ratelimit.Limiter, error)                   `json:"-"`
+	ByClock func(ratelimit.Client, func() time.Time) (ratelimit.Limiter, error) `json:"-"`
 }
 
 // A Case is one operation. Before and After are what the key holds, nil if there is none: a string, the elements of a list, the
@@ -34,14 +38,24 @@ type Group struct {
 type Case struct {
 	About     string   `json:"about,omitempty"` // what it shows
 	Clock     int64    `json:"clock"`
-	Args      []string `json:"args,omitempty"` // in place of those of the group
+	Spare     int64    `json:"spare,omitempty"` // the clock is a caller's, and this and the clock are the last arguments
+	Args      []string `json:"args,omitempty"`  // in place of those of the group
 	Before    any      `json:"before"`
 	TTLBefore int64    `json:"ttl_before"`
 	Operation string   `json:"operation"`
 	Reply     []int64  `json:"reply"`
 	After     any      `json:"after"`
 	TTL       int64    `json:"ttl"`
+	Beside    *Change  `json:"beside,omitempty"` // of the second key
 	Result    *Result  `json:"result,omitempty"` // of operations whose reply becomes one
+}
+
+// A Change is what a key holds before and after an operation.
+type Change struct {
+	Before    any   `json:"before"`
+	TTLBefore int64 `json:"ttl_before"`
+	After     any   `json:"after"`
+	TTL       int64 `json:"ttl"`
 }
 
 // A Result is a ratelimit.Result, its times in microseconds.
@@ -124,6 +138,8 @@ type history struct {
 	expires int64 // milliseconds
 	cases   []Case
 	tickets []ticket
+	now     int64
+	spare   int64 // above 0: the clock is a caller's
 }
 
 type ticket struct {
@@ -135,7 +151,7 @@ type ticket struct {
 const start = 1_763_670_000_000_000
 
 func newHistory(b book, number int) *history {
-	return &history{book: b, rng: model.Seeded(seed + uint64(number))}
+	return &history{book: b, rng: model.Seeded(seed + uint64(number)), now: start}
 }
 
 // texts are numbers as arguments.
@@ -147,7 +163,9 @@ func texts(numbers ...int64) (all []string) {
 }
 
 // All are the groups of the file.
-func All() []Group { return slices.Concat(buckets(), logs(), windows(), held(), hashes(), zsets()) }
+func All() []Group {
+	return slices.Concat(buckets(), logs(), windows(), held(), hashes(), zsets(), pauses(), callersClocks())
+}
 
 // steps makes so many cases. back: the clock steps back now and then.
 func (h *history) steps(count int, start int64, back bool) []Case {
@@ -201,7 +219,7 @@ func (h *history) expire(now int64) {
 func (h *history) do(now int64, operation, about string) (answer model.Answer) {
 	m := h.model()
 	h.expire(now)
-	c := Case{About: about, Clock: now, Operation: operation}
+	c := Case{About: about, Clock: now, Spare: h.spare, Operation: operation}
 	if h.state != nil {
 		c.Before, c.TTLBefore = h.state, h.expires-now/1000
 	}

@@ -70,7 +70,7 @@ func TestScriptsDoWhatTheVectorsSay(t *testing.T) {
 
 // run is the script of a case's operation.
 func run(c redis.UniversalClient, g vectors.Group, of vectors.Case) *redis.Cmd {
-	set := scripts.Of(g.Script).Get(false)
+	set := scripts.Of(g.Script).Get(of.Spare > 0)
 	own := g.Args
 	if of.Args != nil {
 		own = of.Args
@@ -85,6 +85,9 @@ func run(c redis.UniversalClient, g vectors.Group, of vectors.Case) *redis.Cmd {
 		script, args = set.Extend, append(append([]string{n}, own...), id)
 	default:
 		script, args = set.Operations, append(args, of.Operation)
+	}
+	if of.Spare > 0 {
+		args = append(args, strconv.FormatInt(of.Spare, 10), strconv.FormatInt(of.Clock, 10))
 	}
 	return c.Eval(ctx, script.Source(), []string{g.Key}, args)
 }
@@ -101,7 +104,19 @@ func askerOf(t *testing.T, client ratelimit.Client, g vectors.Group) (ask func(v
 	if g.Build != nil {
 		l, err := g.Build(client)
 		require.NoError(t, err)
-		return func(c vectors.Case) (ratelimit.Result, error) { return operate(l, c.Operation) }, true
+		var clock time.Time
+		if g.ByClock == nil {
+			return func(c vectors.Case) (ratelimit.Result, error) { return operate(l, c.Operation) }, true
+		}
+		callers, err := g.ByClock(client, func() time.Time { return clock })
+		require.NoError(t, err)
+		return func(c vectors.Case) (ratelimit.Result, error) {
+			if c.Spare == 0 {
+				return operate(l, c.Operation)
+			}
+			clock = time.UnixMicro(c.Clock)
+			return operate(callers, c.Operation)
+		}, true
 	}
 	return func(c vectors.Case) (ratelimit.Result, error) { // whose id is another one
 		lease := time.Duration(c.Result.Window) * time.Microsecond
@@ -121,12 +136,18 @@ func operate(l ratelimit.Limiter, operation string) (ratelimit.Result, error) {
 	if operation == "look" {
 		return l.Peek(ctx, "k")
 	}
-	at := strings.IndexAny(operation, "xec")
+	at := strings.IndexAny(operation, "xecp")
 	n, err := strconv.Atoi(operation[:at])
 	if err != nil {
 		return ratelimit.Result{}, err
 	}
 	switch operation[at] {
+	case 'p':
+		us, err := strconv.Atoi(operation[at+1:])
+		if err != nil {
+			return ratelimit.Result{}, err
+		}
+		return l.(*ratelimit.Pause).Pause(ctx, "k", time.Duration(us)*time.Microsecond)
 	case 'c':
 		return l.(ratelimit.Settler).Charge(ctx, "k", n)
 	case 'e':

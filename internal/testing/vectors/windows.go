@@ -18,6 +18,7 @@ type window struct {
 	ttl   func(now int64) int64          // the same
 	steps func(now int64) bool           // the server's clock stepped back
 	more  []int64                        // words behind these
+	stays bool                           // though nothing is used any more
 }
 
 func (w *window) model() model.Settler { return w.m }
@@ -42,7 +43,7 @@ func (w *window) which(int) int64        { return 0 }
 func (w *window) giveBack(now int64, n int, place, _ int64) { w.m.GiveBack(now, n, place) }
 
 func (w *window) write(now, _ int64, back bool) (any, int64) {
-	if w.used(now) == 0 {
+	if w.used(now) == 0 && !w.stays {
 		return nil, 0
 	}
 	return w.text(now, back), w.ttl(now)

@@ -1,0 +1,164 @@
+package vectors
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/testing/model"
+)
+
+// skew is how far callers' clocks may be apart, in milliseconds. Every TTL is longer by it.
+const skew = 1000
+
+const byCallers = "by the clocks of callers, which may be apart"
+
+// callersClocks are limiters by their callers' clocks.
+func callersClocks() []Group {
+	return []Group{bucketByCallers(), logByCallers(), windowByCallers(), heldByCallers()}
+}
+
+func bucketByCallers() Group {
+	const burst = 3
+	rate := ratelimit.PerSecond(1)
+	g := Group{
+		Algorithm: "tokenbucket", About: byCallers, Script: "bucket", Key: "ratelimit:default:tokenbucket{k}",
+		Rule: map[string]int64{"count": 1, "period": 1_000_000, "burst": burst}, Args: append(texts(3_000_000, 1_000_000, 1), "/1000000/1"),
+		Build: func(c ratelimit.Client) (ratelimit.Limiter, error) { return ratelimit.NewTokenBucket(c, rate, burst) },
+		ByClock: func(c ratelimit.Client, now func() time.Time) (ratelimit.Limiter, error) {
+			return ratelimit.NewTokenBucket(c, rate, burst, ratelimit.WithClock(now))
+		},
+	}
+	m := model.NewTokenBucket(1, time.Second, burst)
+	m.CallersClock = true
+	b := &bucket{m: m, permit: 1_000_000, flow: 1, caller: true}
+	h := newHistory(b, 0)
+	h.spare = skew
+	byRule := "/1000000/1@"
+	h.tell([]step{
+		{0, "2x1", "The state says that a caller's clock wrote it, and the TTL is longer by the skew"},
+		{-400 * time.Millisecond, "1x1", "Another caller's clock is 400 ms behind: the call is decided at the state's instant, and its times are longer by the lag"},
+		{-200 * time.Millisecond, "1x1", "Denied: the wait is a second from the state's instant, and the lag of 600 ms"},
+	})
+	// The server's clock reads a state of a caller's as that of another rule, of the same rate.
+	h.spare, b.server = 0, true
+	h.tell([]step{
+		{time.Second, "1x1", "A limiter by the server's clock reads the state as another rule's: the words of a denial are the two times"},
+		{time.Second, "1x1", "It takes a permit, and the state stays one of callers' clocks, for those that are behind"},
+	})
+	g.Cases = argsOfCallers(h.cases, append(texts(3_000_000, 1_000_000, 1), byRule))
+	return g
+}
+
+// argsOfCallers gives cases by a caller's clock arguments of their own, whose rule is marked.
+func argsOfCallers(cases []Case, args []string) []Case {
+	for i := range cases {
+		if cases[i].Spare > 0 {
+			cases[i].Args = args
+		}
+	}
+	return cases
+}
+
+func logByCallers() Group {
+	const limit, window, parts, slot = 3, time.Minute, 10, 6_000_000
+	g := Group{
+		Algorithm: "slidingwindow-list", About: byCallers, Script: "slidingwindow_list", Key: "ratelimit:default:slidingwindow-list{k}",
+		Rule: map[string]int64{"limit": limit, "window": window.Microseconds(), "sub_windows": parts},
+		Args: append([]string{"60000000/6000000"}, texts(slot, limit, window.Microseconds())...),
+		Build: func(c ratelimit.Client) (ratelimit.Limiter, error) {
+			return ratelimit.NewSlidingWindow(c, limit, window, ratelimit.WithSubWindows(parts))
+		},
+		ByClock: func(c ratelimit.Client, now func() time.Time) (ratelimit.Limiter, error) {
+			return ratelimit.NewSlidingWindow(c, limit, window, ratelimit.WithSubWindows(parts), ratelimit.WithClock(now))
+		},
+	}
+	rules := []model.Rule{{Limit: limit, Window: window}}
+	m := model.NewSlidingLog(rules, slot*time.Microsecond)
+	m.CallersClock = true
+	l := &log{m: m, rules: rules, slot: slot, spare: skew}
+	h := newHistory(l, 0)
+	h.spare = skew
+	h.tell([]step{
+		{7 * time.Second, "1x1", "The rule says that a caller's clock dated the last entry, and the TTL is longer by the skew"},
+		{-2 * time.Second, "1x1", "Another caller's clock is in the sub-window before: the call is decided at the beginning of the last entry's"},
+		{0, fmt.Sprintf("2g%d/0", int64(start)+11_999_999), "All comes back. The entry stays, marked with !, so that no clock that is behind finds its sub-window unused"},
+		{time.Second, "1x1", "A take in the same sub-window: the entry has a permit, and no mark"},
+	})
+	l.m.CallersClock, l.spare, h.spare = false, 0, 0
+	h.tell([]step{{time.Minute, "1x1", "A limiter by the server's clock dates a new entry, so the mark of callers' clocks goes"}})
+	g.Cases = argsOfCallers(h.cases, append([]string{"60000000/6000000@"}, texts(slot, limit, window.Microseconds())...))
+	return g
+}
+
+func windowByCallers() Group {
+	const limit, length = 3, 10 * time.Second
+	g := Group{
+		Algorithm: "fixedwindow", About: byCallers, Script: "datedwindow", Key: "ratelimit:default:fixedwindow{k}",
+		Rule: map[string]int64{"limit": limit, "window": length.Microseconds()}, Args: append(texts(limit, length.Microseconds()), "first"),
+		Build: func(c ratelimit.Client) (ratelimit.Limiter, error) { return ratelimit.NewFixedWindow(c, limit, length) },
+		ByClock: func(c ratelimit.Client, now func() time.Time) (ratelimit.Limiter, error) {
+			return ratelimit.NewFixedWindow(c, limit, length, ratelimit.WithClock(now))
+		},
+	}
+	m := model.NewClockWindow(limit, length)
+	m.CallersClock = true
+	h := newHistory(&window{
+		m: m, limit: limit, stays: true, steps: func(int64) bool { return false },
+		state: func() (int, bool) { used, _, ok := m.State(); return used, ok },
+		left: func(now int64) int64 {
+			if _, begun, ok := m.State(); ok && !m.Unused(now) {
+				return begun + length.Microseconds() - now
+			}
+			return length.Microseconds()
+		},
+		text: func(int64, bool) any {
+			used, begun, _ := m.State()
+			return fmt.Sprintf("%d/%d/%d@%d", used, begun, length.Microseconds(), skew)
+		},
+		ttl: func(now int64) int64 {
+			used, begun, _ := m.State()
+			if used == 0 {
+				return 3 + skew
+			}
+			return evenly(min(begun+length.Microseconds()-now, length.Microseconds())/1000) + 3 + skew
+		},
+	}, 0)
+	h.spare = skew
+	g.Cases = h.tell([]step{
+		{0, "2x1", "The state has the start of the window, and says by how much the TTL is longer"},
+		{-500 * time.Millisecond, "2x1", "Another caller's clock is half a second behind: its calls are in the same window, which ends later for it"},
+		{time.Second, fmt.Sprintf("2g%d/0", int64(start)), "All comes back. The window stays for as long as the clocks may be apart"},
+	})
+	return g
+}
+
+func heldByCallers() Group {
+	const limit, lease = 2, 2_000_000
+	g := Group{
+		Algorithm: "inflight", About: byCallers, Script: "inflight", Key: "ratelimit:default:inflight{k}",
+		Rule: map[string]int64{"limit": limit, "lease": lease}, Args: argsOfHolds(limit, lease),
+	}
+	key, now := &model.InFlight{}, int64(start)
+	for _, s := range []struct {
+		step
+		id string
+		n  int
+	}{
+		{step{0, "1hA", "The score is the end of the lease and the skew, which the member's name says"}, "A", 1},
+		{step{-500 * time.Millisecond, "2hB", "Denied: by this clock, which is behind, the lease may last longer by the skew and the lag"}, "B", 2},
+		{step{700 * time.Millisecond, "1kA", "The lease begins again. Its end is never moved back"}, "A", 1},
+		{step{500 * time.Millisecond, "1rA", "A release deletes the member, and the key with its last one"}, "A", 1},
+	} {
+		now += s.after.Microseconds()
+		c := Case{About: s.about, Clock: now, Spare: skew, Operation: s.operation}
+		c.Args = append(texts(limit, lease), fmt.Sprintf("/%d@%d", lease, skew))
+		c.Before, c.TTLBefore = membersOf(key, now)
+		call := model.Call{Limit: limit, Lease: lease, Spare: skew * 1000, ByCaller: true, Server: now, Now: now}
+		c.hold(key, call, s.id, s.n)
+		c.After, c.TTL = membersOf(key, now)
+		c.Result = nil // a limiter's id is another one
+		g.Cases = append(g.Cases, c)
+	}
+	return g
+}

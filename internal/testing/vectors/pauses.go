@@ -1,0 +1,138 @@
+package vectors
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/testing/model"
+)
+
+// A paused is a key with a pause.
+type paused struct {
+	m   *model.Pause
+	key kept
+}
+
+func (p *paused) keys() []*kept { return []*kept{&p.key} }
+
+// text is the state, and what is left of its use, in milliseconds: 0 if it has none.
+func (p *paused) text(now int64) (string, int64) {
+	until, length, first, strikes, episode, forget := p.m.State()
+	if forget <= now {
+		strikes = 0
+	}
+	last := now
+	if until > 0 {
+		last = max(last, until+p.m.Lease)
+	}
+	if first > 0 {
+		last = max(last, first+2*p.m.Lease)
+	}
+	if strikes > 0 {
+		last = max(last, forget)
+	}
+	return fmt.Sprintf("%d/%d/%d/%d/%d/%d", until, length, first, strikes, episode, forget), (last - now) / 1000
+}
+
+func (p *paused) operate(now int64, operation string) (reply []int64, result *Result) {
+	if p.key.state == nil {
+		*p.m = *model.NewPause(p.m.Lease)
+	}
+	before, _ := p.text(now)
+	_, kind, amount, which := parse(operation)
+	if kind != 'l' {
+		p.m.See(now)
+	}
+	look := func() []int64 {
+		m := *p.m
+		allowed, holds, left := m.Take(now, 1)
+		return []int64{allowed, holds, left}
+	}
+	switch kind {
+	case 'l':
+		holds, free, left := p.m.Held(now)
+		reply = []int64{map[bool]int64{true: 1}[free], holds, left}
+	case 'x':
+		allowed, holds, left := p.m.Take(now, amount)
+		reply = []int64{allowed, holds, left}
+	case 'g':
+		reply = []int64{p.m.GiveBack(now, amount)}
+	case 'p':
+		p.m.Pause(now, amount)
+		reply = look()
+	case 'f':
+		p.m.Resume(now)
+		reply = look()
+	case 't': // <wait>/<quiet>:<step>:…
+		_, lengths, _ := strings.Cut(operation, ":")
+		quiet, _, _ := strings.Cut(operation[strings.Index(operation, "/")+1:], ":")
+		which, _ = strconv.ParseInt(quiet, 10, 64)
+		var steps []int64
+		for _, length := range strings.Split(lengths, ":") {
+			long, _ := strconv.ParseInt(length, 10, 64)
+			steps = append(steps, long)
+		}
+		p.m.Strike(now, amount, which, steps)
+		reply = look()
+	}
+	if text, left := p.text(now); kind != 'l' && text != before {
+		if p.key.delete(); left > 0 {
+			p.key.write(now, text, left+2)
+		}
+	}
+	if kind == 'l' || kind == 'p' || kind == 'x' && amount == 1 {
+		result = p.explain(reply, kind == 'x')
+	}
+	return reply, result
+}
+
+// explain makes the words a result: while one call goes first, that is the rule, with one permit.
+func (p *paused) explain(words []int64, takes bool) *Result {
+	r := &Result{Allowed: words[0] > 0}
+	if !r.Allowed {
+		r.RetryAfter, r.ResetAfter = words[2], words[2]
+	}
+	if words[1] == 2 {
+		r.Limit, r.Window = 1, p.m.Lease
+		switch {
+		case r.Allowed && takes:
+			r.ResetAfter = words[2]
+		case r.Allowed:
+			r.Remaining = 1
+		}
+	}
+	return r
+}
+
+// pauses is a pause after which one call goes first.
+func pauses() []Group {
+	const probe = 2 * time.Second
+	g := Group{
+		Algorithm: "pause", Script: "pause", Key: "ratelimit:default:pause{k}",
+		Rule: map[string]int64{"probe": probe.Microseconds()}, Args: texts(probe.Microseconds()),
+		Build: func(c ratelimit.Client) (ratelimit.Limiter, error) {
+			return ratelimit.NewPause(c, ratelimit.WithProbe(probe))
+		},
+	}
+	over := int64(start) + 10_000_000 // of the first pause
+	g.Cases = narrate(&paused{m: model.NewPause(probe.Microseconds())}, []step{
+		{0, "1x1", "A key that is not paused allows every call, and nothing is written"},
+		{0, "1p10000000", "A pause of ten seconds"},
+		{time.Second, "1x1", "While the key is paused, calls are denied until its instant"},
+		{0, "1p5000000", "A pause only moves the instant later: this one changes nothing"},
+		{9 * time.Second, "1x3", "The pause is over: of three calls one goes first, and the others wait for the length of a probe"},
+		{time.Second, "look", "Others wait for the one that went first"},
+		{0, fmt.Sprintf("1g%d/0", over), "It did not go after all: its turn comes back, as if it had gone a probe's length ago"},
+		{0, "1x1", "So the next one goes"},
+		{time.Second, "1f", "It has succeeded: nobody is held back any more, and the key is of no use"},
+		{0, "1t500000/60000000:1000000:5000000", "A strike pauses for the first length. Its episode lasts as long; strikes are forgotten a minute later"},
+		{500 * time.Millisecond, "1t500000/60000000:1000000:5000000", "A strike in the same episode counts no further"},
+		{time.Second, "1t8000000/60000000:1000000:5000000", "The second episode: a pause of the second length. The denied call is to wait for longer, so the episode is longer"},
+		{-3 * time.Second, "1x1", "The server's clock stepped back: no pause lasts longer than from now on, and the episode and what is forgotten move with it"},
+		{30 * time.Second, "1x1", "The pause has been over for longer than a probe's length, and nobody asked: all may go, and nothing is written"},
+	})
+	return []Group{g}
+}
