@@ -37,12 +37,13 @@ func (p *paused) text(now int64) (string, int64) {
 	return fmt.Sprintf("%d/%d/%d/%d/%d/%d", until, length, first, strikes, episode, forget), (last - now) / 1000
 }
 
-func (p *paused) operate(now int64, operation string) (reply []int64, result *Result) {
+func (p *paused) operate(now int64, c *Case) {
 	if p.key.state == nil {
 		*p.m = *model.NewPause(p.m.Lease)
 	}
 	before, _ := p.text(now)
-	_, kind, amount, which := parse(operation)
+	var reply []int64
+	_, kind, amount, which := parse(c.Operation)
 	if kind != 'l' {
 		p.m.See(now)
 	}
@@ -67,8 +68,8 @@ func (p *paused) operate(now int64, operation string) (reply []int64, result *Re
 		p.m.Resume(now)
 		reply = look()
 	case 't': // <wait>/<quiet>:<step>:…
-		_, lengths, _ := strings.Cut(operation, ":")
-		quiet, _, _ := strings.Cut(operation[strings.Index(operation, "/")+1:], ":")
+		_, lengths, _ := strings.Cut(c.Operation, ":")
+		quiet, _, _ := strings.Cut(c.Operation[strings.Index(c.Operation, "/")+1:], ":")
 		which, _ = strconv.ParseInt(quiet, 10, 64)
 		var steps []int64
 		for _, length := range strings.Split(lengths, ":") {
@@ -84,9 +85,9 @@ func (p *paused) operate(now int64, operation string) (reply []int64, result *Re
 		}
 	}
 	if kind == 'l' || kind == 'p' || kind == 'x' && amount == 1 {
-		result = p.explain(reply, kind == 'x')
+		c.Result = p.explain(reply, kind == 'x')
 	}
-	return reply, result
+	c.Reply = reply
 }
 
 // explain makes the words a result: while one call goes first, that is the rule, with one permit.

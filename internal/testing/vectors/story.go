@@ -1,11 +1,14 @@
 package vectors
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 // A step is an operation, so long after the one before it. What it shows stands beside it in the file.
 type step struct {
 	after     time.Duration // below 0: the clock steps back
-	operation string
+	operation string        // and behind a space the last argument of a call under an id
 	about     string
 }
 
@@ -20,8 +23,8 @@ func (h *history) tell(steps []step) []Case {
 
 // A keeper is a model of a key, or of two, that does operations of its own and says what the keys hold.
 type keeper interface {
-	// operate does an operation. result is nil if its reply becomes none.
-	operate(now int64, operation string) (reply []int64, result *Result)
+	// operate does the operation of a case, and adds the reply, and the Result if the reply becomes one.
+	operate(now int64, c *Case)
 
 	// keys are what the keys hold, after the operations up to now.
 	keys() []*kept
@@ -52,13 +55,14 @@ func narrate(of keeper, steps []step) (cases []Case) {
 	now := int64(start)
 	for _, s := range steps {
 		now += s.after.Microseconds()
-		c, keys := Case{About: s.about, Clock: now, Operation: s.operation}, of.keys()
+		c, keys := Case{About: s.about, Clock: now}, of.keys()
+		c.Operation, c.ID, _ = strings.Cut(s.operation, " ")
 		c.Before, c.TTLBefore = keys[0].at(now)
 		if len(keys) > 1 {
 			c.Beside = &Change{}
 			c.Beside.Before, c.Beside.TTLBefore = keys[1].at(now)
 		}
-		c.Reply, c.Result = of.operate(now, s.operation)
+		of.operate(now, &c)
 		c.After, c.TTL = keys[0].at(now)
 		if len(keys) > 1 {
 			c.Beside.After, c.Beside.TTL = keys[1].at(now)

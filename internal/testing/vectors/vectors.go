@@ -43,6 +43,8 @@ type Case struct {
 	Before    any      `json:"before"`
 	TTLBefore int64    `json:"ttl_before"`
 	Operation string   `json:"operation"`
+	ID        string   `json:"id,omitempty"`    // of the call, as the last argument
+	Error     string   `json:"error,omitempty"` // how it begins, in place of the reply
 	Reply     []int64  `json:"reply"`
 	After     any      `json:"after"`
 	TTL       int64    `json:"ttl"`
@@ -164,7 +166,7 @@ func texts(numbers ...int64) (all []string) {
 
 // All are the groups of the file.
 func All() []Group {
-	return slices.Concat(buckets(), logs(), windows(), held(), hashes(), zsets(), pauses(), callersClocks())
+	return slices.Concat(buckets(), logs(), windows(), held(), hashes(), zsets(), pauses(), callersClocks(), ids(), tickets(), reservations())
 }
 
 // steps makes so many cases. back: the clock steps back now and then.
