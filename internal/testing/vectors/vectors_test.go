@@ -90,7 +90,7 @@ func run(c redis.UniversalClient, g vectors.Group, of vectors.Case) *redis.Cmd {
 		script, args = set.One, append(own[:len(own):len(own)], of.Operation, of.ID)
 	case of.Operation == "look":
 		script = set.Peek
-	case g.Build != nil:
+	case g.Algorithm != "inflight":
 		args = append(args, of.Operation)
 	case extends:
 		script, args = set.Extend, append(append([]string{n}, own...), id)
