@@ -325,3 +325,19 @@ func ceil(a, b int64) int64 {
 	}
 	return (a + b - 1) / b
 }
+
+// Seen is what a call finds, as the script's reply says it.
+type Seen struct {
+	Missing            int64 // units
+	Counted            bool  // the tenant is
+	Others             int64 // weight of the others that are counted
+	Behind, Reach      int64 // grains per weight: how far the tenant is behind the line, and can be
+	Kept, Owed         int64 // grains
+	Pledged, Own, Tick int64 // of promises: parts times ticks of all; ticks of the tenant's own, and what a call takes of it
+}
+
+// See is what a call of a tenant finds.
+func (r *Rule) See(l *Limit, t *Tenant, now, n, weight int64) Seen {
+	v := r.look(l, t, now, n, weight)
+	return Seen{v.missing, v.counted, v.others, v.behind, v.reach, v.kept, v.owed, v.pledged, v.own, v.takes}
+}

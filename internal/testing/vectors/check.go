@@ -1,6 +1,7 @@
 package vectors
 
 import (
+	"cmp"
 	"context"
 	"testing"
 	"time"
@@ -20,7 +21,7 @@ func Restore(t testing.TB, s *limitertest.Stage, g Group, c Case) {
 		clock = clock.Add(time.Hour)
 	}
 	s.Move(clock)
-	restore(t, s.Admin, g.Key, c.Before, c.TTLBefore)
+	restore(t, s.Admin, cmp.Or(c.Key, g.Key), c.Before, c.TTLBefore)
 	if c.Beside != nil {
 		restore(t, s.Admin, g.Beside, c.Beside.Before, c.Beside.TTLBefore)
 	}
@@ -51,7 +52,7 @@ func restore(t testing.TB, c redis.UniversalClient, key string, before any, ms i
 // Compare compares what the keys hold, and their TTLs, with those after a case.
 func Compare(t testing.TB, s *limitertest.Stage, g Group, c Case, about string) {
 	t.Helper()
-	compare(t, s.Admin, g.Key, c.After, c.TTL, about)
+	compare(t, s.Admin, cmp.Or(c.Key, g.Key), c.After, c.TTL, about)
 	if c.Beside != nil {
 		compare(t, s.Admin, g.Beside, c.Beside.After, c.Beside.TTL, about+", beside")
 	}

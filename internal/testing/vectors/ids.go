@@ -18,7 +18,7 @@ type remembered struct {
 	result  *Result
 }
 
-func (r *remembered) keys() []*kept { return []*kept{&r.key, &r.id} }
+func (r *remembered) keys(*Case) []*kept { return []*kept{&r.key, &r.id} }
 
 func (r *remembered) operate(now int64, c *Case) {
 	lasts, stands, _ := strings.Cut(c.ID, "/")

@@ -16,7 +16,7 @@ type paused struct {
 	key kept
 }
 
-func (p *paused) keys() []*kept { return []*kept{&p.key} }
+func (p *paused) keys(*Case) []*kept { return []*kept{&p.key} }
 
 // text is the state, and what is left of its use, in milliseconds: 0 if it has none.
 func (p *paused) text(now int64) (string, int64) {

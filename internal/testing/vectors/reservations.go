@@ -25,7 +25,7 @@ type promise struct {
 	cancel func()
 }
 
-func (r *reserved) keys() []*kept { return []*kept{&r.key} }
+func (r *reserved) keys(*Case) []*kept { return []*kept{&r.key} }
 
 // text is the state, without the cancels that wait.
 func (r *reserved) text(now int64) (string, int64) {

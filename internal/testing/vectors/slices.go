@@ -44,7 +44,7 @@ type slicedBucket struct {
 // An epoch is a time in which slices began. The slack is the least that was missing since, in permits, beyond what had to be.
 type epoch struct{ id, began, slack int64 }
 
-func (b *slicedBucket) keys() []*kept { return []*kept{&b.key} }
+func (b *slicedBucket) keys(*Case) []*kept { return []*kept{&b.key} }
 
 // look is what is missing now. Nothing is left to say of slices that have ended, when those that began last are a refill ago.
 func (b *slicedBucket) look(now int64) (missing int64) {
@@ -159,7 +159,7 @@ type slicedWindow struct {
 	ends  int64 // of the last slice; 0: there was none
 }
 
-func (w *slicedWindow) keys() []*kept { return []*kept{&w.key} }
+func (w *slicedWindow) keys(*Case) []*kept { return []*kept{&w.key} }
 
 func (w *slicedWindow) operate(now int64, c *Case) {
 	used, begun, _ := w.m.State()
@@ -209,7 +209,7 @@ type slicedCounter struct {
 	ends  int64 // of the last slice, milliseconds
 }
 
-func (w *slicedCounter) keys() []*kept { return []*kept{&w.key} }
+func (w *slicedCounter) keys(*Case) []*kept { return []*kept{&w.key} }
 
 func (w *slicedCounter) operate(now int64, c *Case) {
 	used, end, ok := w.m.State()
@@ -253,7 +253,7 @@ type slicedLog struct {
 	mark  string // of the rule
 }
 
-func (l *slicedLog) keys() []*kept { return []*kept{&l.key} }
+func (l *slicedLog) keys(*Case) []*kept { return []*kept{&l.key} }
 
 func (l *slicedLog) operate(now int64, c *Case) {
 	_, old := l.key.at(now)

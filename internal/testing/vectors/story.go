@@ -8,7 +8,7 @@ import (
 // A step is an operation, so long after the one before it. What it shows stands beside it in the file.
 type step struct {
 	after     time.Duration // below 0: the clock steps back
-	operation string        // and behind a space the last argument of a call under an id
+	operation string        // and behind a space the last argument of a call under an id, or a tenant
 	about     string
 }
 
@@ -26,8 +26,8 @@ type keeper interface {
 	// operate does the operation of a case, and adds the reply, and the Result if the reply becomes one.
 	operate(now int64, c *Case)
 
-	// keys are what the keys hold, after the operations up to now.
-	keys() []*kept
+	// keys are what the keys of a case hold, after the operations up to now.
+	keys(*Case) []*kept
 }
 
 // kept is what a key holds, nil if there is none, and until when, in milliseconds.
@@ -55,8 +55,9 @@ func narrate(of keeper, steps []step) (cases []Case) {
 	now := int64(start)
 	for _, s := range steps {
 		now += s.after.Microseconds()
-		c, keys := Case{About: s.about, Clock: now}, of.keys()
+		c := Case{About: s.about, Clock: now}
 		c.Operation, c.ID, _ = strings.Cut(s.operation, " ")
+		keys := of.keys(&c)
 		c.Before, c.TTLBefore = keys[0].at(now)
 		if len(keys) > 1 {
 			c.Beside = &Change{}

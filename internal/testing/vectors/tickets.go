@@ -20,7 +20,7 @@ type ticketed struct {
 	key, tickets kept
 }
 
-func (t *ticketed) keys() []*kept { return []*kept{&t.key, &t.tickets} }
+func (t *ticketed) keys(*Case) []*kept { return []*kept{&t.key, &t.tickets} }
 
 func (t *ticketed) out() map[string]int64 {
 	out := map[string]int64{}

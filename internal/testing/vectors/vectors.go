@@ -23,7 +23,7 @@ type Group struct {
 	About     string           `json:"about,omitempty"`
 	Script    string           `json:"script"` // as "ratelimit scripts" names it
 	Rule      map[string]int64 `json:"rule"`   // times in microseconds
-	Key       string           `json:"key"`
+	Key       string           `json:"key,omitempty"`
 	Beside    string           `json:"beside,omitempty"` // the second key
 	Args      []string         `json:"args"`             // ARGV behind the first one, and in front of the operation
 	Cases     []Case           `json:"-"`
@@ -37,6 +37,7 @@ type Group struct {
 // fields of a hash, or the members of a sorted set with their scores. TTLs are milliseconds.
 type Case struct {
 	About     string   `json:"about,omitempty"` // what it shows
+	Key       string   `json:"key,omitempty"`   // in place of that of the group
 	Clock     int64    `json:"clock"`
 	Spare     int64    `json:"spare,omitempty"` // the clock is a caller's, and this and the clock are the last arguments
 	Args      []string `json:"args,omitempty"`  // in place of those of the group
@@ -166,7 +167,7 @@ func texts(numbers ...int64) (all []string) {
 
 // All are the groups of the file.
 func All() []Group {
-	return slices.Concat(buckets(), logs(), windows(), held(), hashes(), zsets(), pauses(), callersClocks(), ids(), tickets(), reservations(), leasedSlices())
+	return slices.Concat(buckets(), logs(), windows(), held(), hashes(), zsets(), pauses(), callersClocks(), ids(), tickets(), reservations(), leasedSlices(), fairBuckets())
 }
 
 // steps makes so many cases. back: the clock steps back now and then.

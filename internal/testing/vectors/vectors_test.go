@@ -1,6 +1,7 @@
 package vectors_test
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"os"
@@ -81,7 +82,7 @@ func run(c redis.UniversalClient, g vectors.Group, of vectors.Case) *redis.Cmd {
 	if of.Args != nil {
 		own = of.Args
 	}
-	script, args, keys := set.Alone, append([]string{"1"}, own...), []string{g.Key}
+	script, args, keys := set.Alone, append([]string{"1"}, own...), []string{cmp.Or(of.Key, g.Key)}
 	if g.Beside != "" {
 		keys = append(keys, g.Beside)
 	}
