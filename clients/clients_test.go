@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -55,6 +56,7 @@ type other struct {
 	name string
 	in   *json.Encoder
 	out  *bufio.Scanner
+	kill func() error
 }
 
 type call struct {
@@ -64,14 +66,22 @@ type call struct {
 	N         int              `json:"n"` // 0 looks
 }
 
-// start starts a client of the server at an address. The test is skipped if a program is missing.
+// start starts a client of the server of a stage. The test is skipped if a program is missing.
 func start(t *testing.T, language string, s *limitertest.Stage) *other {
-	opts := s.Admin.(*redis.Client).Options()
-	var cmd *exec.Cmd
-	var host, port string
-	_, err := fmt.Sscanf(opts.Addr, "127.0.0.1:%s", &port)
+	return startAt(t, language, s.Admin.(*redis.Client).Options().Addr)
+}
+
+// startAt starts a client of the server at an address.
+func startAt(t *testing.T, language, addr string) *other {
+	files, err := filepath.Glob(filepath.Join(language, "*"))
 	require.NoError(t, err)
-	host = "127.0.0.1"
+	for _, file := range files { // the go command runs a test again when a file has changed that the test itself has read
+		_, err := os.ReadFile(file)
+		require.NoError(t, err)
+	}
+	var cmd *exec.Cmd
+	host, port, err := net.SplitHostPort(addr)
+	require.NoError(t, err)
 	switch language {
 	case "python":
 		redistest.Require(t, "python3")
@@ -94,7 +104,7 @@ func start(t *testing.T, language string, s *limitertest.Stage) *other {
 		_ = in.Close()
 		require.NoError(t, cmd.Wait())
 	})
-	return &other{t, language, json.NewEncoder(in), bufio.NewScanner(out)}
+	return &other{t, language, json.NewEncoder(in), bufio.NewScanner(out), cmd.Process.Kill}
 }
 
 // compiled is the folder with the JavaScript of the client in TypeScript, which the compiler has checked.
@@ -126,11 +136,24 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-func (o *other) ask(c call) (r vectors.Result) {
-	require.NoError(o.t, o.in.Encode(c))
-	require.True(o.t, o.out.Scan(), o.name)
-	require.NoError(o.t, json.Unmarshal(o.out.Bytes(), &r))
+func (o *other) ask(c call) vectors.Result {
+	r, failed := o.try(c)
+	require.Empty(o.t, failed, o.name)
 	return r
+}
+
+// try returns what the client raises, if the call fails.
+func (o *other) try(c call) (vectors.Result, string) {
+	var r struct {
+		vectors.Result
+		Error string `json:"error"`
+	}
+	require.NoError(o.t, o.in.Encode(c))
+	hangs := time.AfterFunc(30*time.Second, func() { _ = o.kill() })
+	defer hangs.Stop()
+	require.True(o.t, o.out.Scan(), "%s answers", o.name)
+	require.NoError(o.t, json.Unmarshal(o.out.Bytes(), &r))
+	return r.Result, r.Error
 }
 
 var languages = []string{"python", "typescript"}
@@ -143,11 +166,14 @@ func TestClientsPassTheVectors(t *testing.T) {
 			o := start(t, language, s)
 			passed := map[string]int{}
 			for _, g := range vectors.All() {
-				if g.Algorithm != "tokenbucket" && g.Algorithm != "slidingwindow-list" {
+				if g.Beside != "" || g.Algorithm != "tokenbucket" && g.Algorithm != "slidingwindow-list" {
 					continue
 				}
 				for i, c := range g.Cases {
 					n := 0
+					if c.Spare > 0 { // these clients go by the server's clock
+						continue
+					}
 					if c.Operation != "look" {
 						if _, err := fmt.Sscanf(c.Operation, "%dx1", &n); err != nil || c.Result == nil {
 							continue

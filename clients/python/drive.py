@@ -10,6 +10,9 @@ redis = ratelimit.Redis(sys.argv[1], int(sys.argv[2]))
 made = {"tokenbucket": ratelimit.TokenBucket, "slidingwindow-list": ratelimit.SlidingWindow}
 for line in sys.stdin:
     call = json.loads(line)
-    limiter = made[call["algorithm"]](redis, **call["rule"])
-    result = limiter.look(call["key"]) if call["n"] == 0 else limiter.take(call["key"], call["n"])
-    print(json.dumps(dataclasses.asdict(result)), flush=True)
+    try:
+        limiter = made[call["algorithm"]](redis, **call["rule"])
+        result = dataclasses.asdict(limiter.look(call["key"]) if call["n"] == 0 else limiter.take(call["key"], call["n"]))
+    except Exception as e:
+        result = {"error": f"{type(e).__name__}: {e}"}
+    print(json.dumps(result), flush=True)

@@ -28,12 +28,14 @@ class RedisError(Exception):
 
 
 class Redis:
-    """One connection, which never sends a command again: a reply that is lost may have taken permits."""
+    """One connection, which never sends a command again: a call whose reply is lost may have taken its permits. After a timeout
+    or another failure it is closed, because a late reply would answer the next call: make another one."""
 
     def __init__(self, host: str, port: int, timeout: float = 1):
         self.socket = socket.create_connection((host, port), timeout)
         self.replies = self.socket.makefile("rb")
         self.lock = threading.Lock()
+        self.failure = None
 
     def command(self, *words):
         request = b"*%d\r\n" % len(words)
@@ -41,24 +43,28 @@ class Redis:
             text = str(word).encode()
             request += b"$%d\r\n%s\r\n" % (len(text), text)
         with self.lock:
+            if self.failure:
+                raise ConnectionError(f"the connection is closed: {self.failure}")
             try:
                 self.socket.sendall(request)
                 return self._reply()
-            except OSError:  # a late reply must not answer the next command
+            except BaseException as failure:  # an interrupt, too
+                self.failure = repr(failure)
+                self.replies.close()
                 self.socket.close()
                 raise
 
     def _reply(self):
+        """A script replies with a list of whole numbers, or an error."""
         line = self.replies.readline()
         if not line.endswith(b"\r\n"):
             raise ConnectionError("the connection ended")
-        kind, rest = line[:1], line[1:-2]
+        kind, rest = line[:1], line[1:-2].decode()
         if kind == b"*":
-            values = [self._reply() for _ in range(int(rest))]
-            return next((v for v in values if isinstance(v, RedisError)), values)
-        if kind == b"$":
-            return None if rest == b"-1" else self.replies.read(int(rest) + 2)[:-2].decode()
-        return int(rest) if kind == b":" else RedisError(rest.decode()) if kind == b"-" else rest.decode()
+            return [self._reply() for _ in range(int(rest))]
+        if kind not in b":-":
+            raise ConnectionError(f"no reply of a script: {line!r}")
+        return RedisError(rest) if kind == b"-" else int(rest)
 
 
 class Script:
@@ -139,6 +145,8 @@ class SlidingWindow(Limiter):
     """At most limit permits in any interval of a window, which is counted in sub-windows."""
 
     def __init__(self, redis, limit: int, window: int, sub_windows: int = 40, name="default", prefix="ratelimit"):
+        if window % sub_windows:
+            raise ValueError(f"a window of {window} µs has no {sub_windows} sub-windows of whole microseconds")
         self.limit, self.window, slot = limit, window, window // sub_windows
         args = [f"{window}/{slot}", slot, limit, window]
         super().__init__(redis, "slidingwindow-list", "slidingwindow_list", args, limit, name, prefix)

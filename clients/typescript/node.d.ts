@@ -12,8 +12,7 @@ declare module "node:path" {
 declare module "node:net" {
   interface Socket {
     setEncoding(as: string): void;
-    setTimeout(ms: number, f: () => void): void;
-    destroy(e?: Error): void;
+    destroy(): void;
     write(b: Uint8Array): void;
     on(event: "error", f: (e: Error) => void): Socket;
     on(event: "close", f: () => void): Socket;
@@ -26,5 +25,7 @@ declare module "node:readline" {
 }
 declare const __dirname: string;
 declare const process: { argv: string[]; env: Record<string, string | undefined>; stdin: unknown };
+declare function setTimeout(f: () => void, ms: number): number;
+declare function clearTimeout(timer?: number): void;
 declare const console: { log(text: string): void };
 declare const Buffer: { from(text: string): Uint8Array; concat(parts: Uint8Array[]): Uint8Array };
