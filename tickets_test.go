@@ -608,6 +608,35 @@ func TestALostReplyOfATicket(t *testing.T) {
 	})
 }
 
+// TestLeasesOfOneExecution: each ticket has the lease of its own limiter, and its key lives as long, in whatever order an execution
+// decides them.
+func TestLeasesOfOneExecution(t *testing.T) {
+	leases := []time.Duration{time.Minute, time.Hour, time.Minute, 2 * time.Hour}
+	for server, open := range onceStages {
+		t.Run(server, func(t *testing.T) {
+			s := open(t)
+			var claims []ratelimit.Claim
+			for i, lease := range leases {
+				l, err := ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(1), 10,
+					append(s.Opts, ratelimit.WithTicketLease(lease), ratelimit.WithName(fmt.Sprint(i)))...)
+				require.NoError(t, err)
+				claims = append(claims, ratelimit.ClaimOf(l, "k", 1).Estimate())
+			}
+			all, err := ratelimit.TryAcquireAll(ctx, claims...)
+			require.NoError(t, err)
+			require.True(t, all.Allowed)
+			var began []float64
+			for i, lease := range leases {
+				key := fmt.Sprintf("*:%d*tickets*", i)
+				key = s.Admin.Keys(ctx, key).Val()[0]
+				began = append(began, s.Admin.ZRangeWithScores(ctx, key, 0, -1).Val()[0].Score-float64(lease.Microseconds()))
+				require.InDelta(t, (lease + 954*time.Millisecond).Seconds(), s.Admin.PTTL(ctx, key).Val().Seconds(), 10, key)
+			}
+			require.Equal(t, []float64{began[0], began[0], began[0], began[0]}, began)
+		})
+	}
+}
+
 // TestTenThousandTicketsEnd: each call gives back a hundred, and the rest counts as taken.
 func TestTenThousandTicketsEnd(t *testing.T) {
 	for server, open := range onceStages {

@@ -8,12 +8,13 @@
 -- Words    one more than the algorithm's: microseconds until tickets that end make room for the denied request, 0 if none do
 
 -- <limits>
-local beside, names = {}, {}
-for i = 1, #KEYS / 2 do
-  names[i] = KEYS[i]
-  beside[KEYS[i]] = KEYS[#KEYS / 2 + i]
+-- beside has the key of the tickets of each key; and the texts of numbers that many keys of an execution have in common, as a format
+-- costs as much as a command. No key has the name of one of these: each has a colon.
+local given, KEYS, beside = KEYS, {}, {}
+for i = 1, #given / 2 do
+  KEYS[i] = given[i]
+  beside[given[i]] = given[#given / 2 + i]
 end
-local KEYS = names
 -- </limits>
 
 -- <load>
@@ -21,21 +22,26 @@ local KEYS = names
 -- later calls. The tickets go first: if a write fails, nothing comes back twice. A settlement that gives back leaves
 -- that to others, and while a cancel is decided (operations.lua), call does not ask Redis. The blocks after it use:
 --   leases       the key of the tickets
---   outstanding  there are tickets
+--   outstanding  how many tickets there are, false if none
 --   lasting      how long they have to be kept at least, milliseconds
 --   first        a ticket of this execution is the only one
 --   soon         a word, see seek
 local leases, outstanding, lasting, soon, first = beside[key], false, 0, 0
 if call == redis.pcall and not beside.settles then
-  local next = call('ZRANGE', leases, '0', '0', 'WITHSCORES')
-  if next.err then return next end
-  outstanding = next[1] ~= nil
-  if outstanding and next[2] + 0 <= now then
-    local ended = call('ZRANGEBYSCORE', leases, '-inf', string.format('%d', now), 'WITHSCORES', 'LIMIT', '0', '100')
-    if ended.err then return ended end
-    -- <returns/>
-    outstanding = redis.call('ZCARD', leases) > 0
+  local held = call('ZCARD', leases)
+  if type(held) == 'table' then return held end
+  if held > 0 then
+    beside.now = beside.now or string.format('%d', now)
+    local over = call('ZCOUNT', leases, '-inf', beside.now) -- a third of what it costs to read the first one
+    if type(over) == 'table' then return over end
+    if over > 0 then
+      local ended = call('ZRANGEBYSCORE', leases, '-inf', beside.now, 'WITHSCORES', 'LIMIT', '0', '100')
+      if ended.err then return ended end
+      -- <returns/>
+      held = redis.call('ZCARD', leases)
+    end
   end
+  outstanding = held > 0 and held
 end
 -- <state/>
 -- </load>
@@ -303,25 +309,37 @@ size = size + 1
 -- Behind the store, which has just set ttl: tickets are kept for as long as their permits can count, and for their leases.
 if outstanding then
   ttl = math.max(ttl + margin, lasting) + 4
-  if first or redis.call('PTTL', leases) < ttl then redis.call('PEXPIRE', leases, string.format('%d', ttl + 950)) end
+  if first or redis.call('PTTL', leases) < ttl then
+    if ttl ~= beside.ttl then
+      beside.ttl = ttl
+      beside.text = string.format('%d', ttl + 950)
+    end
+    redis.call('PEXPIRE', leases, beside.text)
+  end
 end
 -- </keep>
 
 -- <keep of log>
 if outstanding then
   ttl = math.max(ttl, lasting) + 4
-  if first or redis.call('PTTL', leases) < ttl then redis.call('PEXPIRE', leases, string.format('%d', ttl + 950)) end
+  if first or redis.call('PTTL', leases) < ttl then
+    if ttl ~= beside.ttl then
+      beside.ttl = ttl
+      beside.text = string.format('%d', ttl + 950)
+    end
+    redis.call('PEXPIRE', leases, beside.text)
+  end
 end
 -- </keep of log>
 
 -- <full>
 -- Behind fit: one key has at most ten thousand tickets.
-local full = fresh and allowed > 0 and outstanding and redis.call('ZCARD', leases) >= 10000
+local full = fresh and allowed > 0 and outstanding and outstanding >= 10000
 if full then allowed = 0 end
 -- </full>
 
 -- <full of log>
-local full = (fresh or slot ~= old.where) and allowed > 0 and outstanding and redis.call('ZCARD', leases) >= 10000
+local full = (fresh or slot ~= old.where) and allowed > 0 and outstanding and outstanding >= 10000
 if full then allowed = 0 end
 -- </full of log>
 
@@ -331,7 +349,7 @@ if full then allowed = 0 end
 -- log. old is the ticket that takes more: they become one, unless the old one's window is over, or it is of another entry of a
 -- log: then both stay.
 if allowed > 0 then
-  local where, which, total = out[size + 1], out[size + 2], n + 0
+  local where, which, total = out[size + 1], out[size + 2], permits
   if how == '1' then which = 1 end
   if how == '2' then where = 0 end
   if old then
@@ -344,7 +362,11 @@ if allowed > 0 then
   out[size + 2] = which
   -- A number costs Redis more than its text, and a format more than to join texts; total has less than 14 digits.
   local place = how == '2' and '0/0' or string.format('%d/%d', where, which)
-  redis.call('ZADD', leases, string.format('%d', now + lease), total .. '/' .. place .. '/' .. lease .. '/' .. id)
+  if lease ~= beside.lease then
+    beside.lease = lease
+    beside.ends = string.format('%d', now + lease)
+  end
+  redis.call('ZADD', leases, beside.ends, total .. '/' .. place .. '/' .. lease .. '/' .. id)
   first = first or not outstanding
   outstanding = true
   lasting = lease / 1000
@@ -359,15 +381,13 @@ end
 local tickets, fresh, old, lease, how, id = beside[key], kind == 'a'
 beside.settles = false
 if fresh then
-  local sort, span, own, further = string.match(operations, '^%d+a(%d)/(%d+)/(%w+),?()', begin)
-  how = sort
-  lease = span
-  id = own
-  stop = further
+  how = amount
+  lease = which
+  id, stop = string.match(operations, '^/(%w+),?()', stop)
 elseif kind == 'u' then
-  local name, of, where, by, further = string.match(operations, '^%d+u%d/((%d+)/(%d+)/(%d+)/[^,]*),?()', begin)
+  local of, rest, where, by, further = which, string.match(operations, '^(/(%d+)/(%d+)/[^,]*),?()', stop)
   stop = further
-  local found = call('ZREM', tickets, name)
+  local found = call('ZREM', tickets, of .. rest)
   if type(found) == 'table' then return found end
   local more = permits - found * of
   size = size + 1
@@ -388,9 +408,10 @@ elseif kind == 'u' then
     beside.settles = true
   end
 elseif kind == 'w' or kind == 'm' then
-  local sort, name, of, where, by, span, own, further =
-    string.match(operations, '^%d+%a(%d)/((%d+)/(%d+)/(%d+)/(%d+)/(%w+)),?()', begin)
-  how = sort
+  local of, rest, where, by, span, own, further =
+    which, string.match(operations, '^(/(%d+)/(%d+)/(%d+)/(%w+)),?()', stop)
+  local name = of .. rest
+  how = amount
   lease = span
   id = own
   stop = further

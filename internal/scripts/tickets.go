@@ -59,5 +59,5 @@ func addTickets(f *script.File) *script.File {
 // ticket.
 const (
 	aTicket   = "'^(%d+)a?(%d?)/?(%d*)/?(%w*)'"
-	newTicket = "local fresh, old = true\nn = n + 0\n"
+	newTicket = "local fresh, old, n = true, nil, permits + 0\n"
 )

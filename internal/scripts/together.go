@@ -58,7 +58,7 @@ func Together(files []*script.File, args []int, tickets []bool) Several {
 			request = fmt.Sprintf("local key, times, n, id = KEYS[skipped + %d], times, string.match(ARGV[request + %d], %s)\n", i+1, i+1, aHold)
 		}
 		if tickets[i] && file.Has("tickets") {
-			request = fmt.Sprintf("local key, times, n, how, lease, id = KEYS[skipped + %d], times, string.match(ARGV[request + %d], %s)\n", i+1, i+1, aTicket) + newTicket
+			request = fmt.Sprintf("local key, times, permits, how, lease, id = KEYS[skipped + %d], times, string.match(ARGV[request + %d], %s)\n", i+1, i+1, aTicket) + newTicket
 		}
 		return file.MoveArguments(front+strconv.Itoa(configured[i]-1)).Set("request", request)
 	}
@@ -115,7 +115,7 @@ func Together(files []*script.File, args []int, tickets []bool) Several {
 					request = "local times, n, id = ARGV[request] + 0, string.match(ARGV[request + common], " + aHold + ")\n"
 				}
 				if tickets[i] && f.Has("tickets") {
-					request = "local times, n, how, lease, id = ARGV[request] + 0, string.match(ARGV[request + common], " + aTicket + ")\n" + newTicket
+					request = "local times, permits, how, lease, id = ARGV[request] + 0, string.match(ARGV[request + common], " + aTicket + ")\n" + newTicket
 				}
 				f := settle(i, moved(i, f, front), f.Blocks()["ticket"], "tickets[#tickets + 1] = size\n").Set("request", request).
 					Set("limiters", nested(around, i, front)).Set("shape", shape+where)

@@ -40,12 +40,13 @@
 --        One -2 comes in place of what was not done because there was no time left, see many.lua.
 local call = redis.pcall
 -- <limits>
-local beside, names = {}, {}
-for i = 1, #KEYS / 2 do
-  names[i] = KEYS[i]
-  beside[KEYS[i]] = KEYS[#KEYS / 2 + i]
+-- beside has the key of the tickets of each key; and the texts of numbers that many keys of an execution have in common, as a format
+-- costs as much as a command. No key has the name of one of these: each has a colon.
+local given, KEYS, beside = KEYS, {}, {}
+for i = 1, #given / 2 do
+  KEYS[i] = given[i]
+  beside[given[i]] = given[#given / 2 + i]
 end
-local KEYS = names
 local budget, late = 500, {}
 -- <clock>
 -- needs:
@@ -74,15 +75,13 @@ local function decide(key, operations)
     local tickets, fresh, old, lease, how, id = beside[key], kind == 'a'
     beside.settles = false
     if fresh then
-      local sort, span, own, further = string.match(operations, '^%d+a(%d)/(%d+)/(%w+),?()', begin)
-      how = sort
-      lease = span
-      id = own
-      stop = further
+      how = amount
+      lease = which
+      id, stop = string.match(operations, '^/(%w+),?()', stop)
     elseif kind == 'u' then
-      local name, of, where, by, further = string.match(operations, '^%d+u%d/((%d+)/(%d+)/(%d+)/[^,]*),?()', begin)
+      local of, rest, where, by, further = which, string.match(operations, '^(/(%d+)/(%d+)/[^,]*),?()', stop)
       stop = further
-      local found = call('ZREM', tickets, name)
+      local found = call('ZREM', tickets, of .. rest)
       if type(found) == 'table' then return found end
       local more = permits - found * of
       size = size + 1
@@ -103,9 +102,10 @@ local function decide(key, operations)
         beside.settles = true
       end
     elseif kind == 'w' or kind == 'm' then
-      local sort, name, of, where, by, span, own, further =
-        string.match(operations, '^%d+%a(%d)/((%d+)/(%d+)/(%d+)/(%d+)/(%w+)),?()', begin)
-      how = sort
+      local of, rest, where, by, span, own, further =
+        which, string.match(operations, '^(/(%d+)/(%d+)/(%d+)/(%w+)),?()', stop)
+      local name = of .. rest
+      how = amount
       lease = span
       id = own
       stop = further
@@ -126,135 +126,146 @@ local function decide(key, operations)
     -- later calls. The tickets go first: if a write fails, nothing comes back twice. A settlement that gives back leaves
     -- that to others, and while a cancel is decided (operations.lua), call does not ask Redis. The blocks after it use:
     --   leases       the key of the tickets
-    --   outstanding  there are tickets
+    --   outstanding  how many tickets there are, false if none
     --   lasting      how long they have to be kept at least, milliseconds
     --   first        a ticket of this execution is the only one
     --   soon         a word, see seek
     local leases, outstanding, lasting, soon, first = beside[key], false, 0, 0
     if call == redis.pcall and not beside.settles then
-      local next = call('ZRANGE', leases, '0', '0', 'WITHSCORES')
-      if next.err then return next end
-      outstanding = next[1] ~= nil
-      if outstanding and next[2] + 0 <= now then
-        local ended = call('ZRANGEBYSCORE', leases, '-inf', string.format('%d', now), 'WITHSCORES', 'LIMIT', '0', '100')
-        if ended.err then return ended end
-        -- <returns>
-        local sums, count = {}, #ended / 2 -- of those that can come back together
-        for i = 1, #ended, 2 do
-          local permits, place, which = string.match(ended[i], '^(%d+)/(%d+/(%d+))/')
-          if not permits then return {err = 'CORRUPT no tickets'} end
-          if which == '1' then place = string.format('%s/%s/%d', place, ended[i + 1], i) end
-          sums[place] = (sums[place] or 0) + permits
-          budget = budget - 2
-        end
-        redis.call('ZREMRANGEBYRANK', leases, '0', count - 1)
-        outstanding = false
-        for place, back in pairs(sums) do
-          local where, which, stops = string.match(place, '^(%d+)/(%d+)/?(%d*)')
-          budget = budget - 8
-          -- <state>
-          -- The blocks after it use:
-          --   start, used  the window's start, and the permits taken from it
-          --   lasts        how long it is for this rule
-          --   longest      how long it is for the rule with the longest window that has taken from it
-          --   written      whose clock the start is of, as the state has it
-          --   margin       what the TTL is longer by, milliseconds
-          --   repair       the server's clock stepped back: the window starts again, with its count
-          --   sliced       how long after the start slices may be spent: until then no rule ends the window
-          --   leased       what the state says of that
-          -- needs: call key mark now offset spare window
-          -- sets: state start used lasts longest written margin repair sliced leased
-          local start, used, lasts, longest, repair, sliced, leased = now, 0, window, window, false, 0, ''
-          local written, margin = mark, spare
-          if mark == '@' then written = '@' .. spare end
-          if offset ~= 'first' then
-            start = now - (now - offset) % window
+      local held = call('ZCARD', leases)
+      if type(held) == 'table' then return held end
+      if held > 0 then
+        beside.now = beside.now or string.format('%d', now)
+        local over = call('ZCOUNT', leases, '-inf', beside.now) -- a third of what it costs to read the first one
+        if type(over) == 'table' then return over end
+        if over > 0 then
+          local ended = call('ZRANGEBYSCORE', leases, '-inf', beside.now, 'WITHSCORES', 'LIMIT', '0', '100')
+          if ended.err then return ended end
+          -- <returns>
+          local sums, count = {}, #ended / 2 -- of those that can come back together
+          for i = 1, #ended, 2 do
+            local permits, place, which = string.match(ended[i], '^(%d+)/(%d+/(%d+))/')
+            if not permits then return {err = 'CORRUPT no tickets'} end
+            if which == '1' then place = string.format('%s/%s/%d', place, ended[i + 1], i) end
+            sums[place] = (sums[place] or 0) + permits
+            budget = budget - 2
           end
-          local state = call('GET', key)
-          if state then
-            if state.err then return state end
-            local count, from, theirs, by, out = string.match(state, '^(%d+)/(%-?%d+)/([1-9]%d*)(@?%d*)~?(%d*)$')
-            if not count then
-              local digits, exponent -- written by fixedwindow.lua: the TTL is its end
-              count, digits, exponent, out = string.match(state, '^(%d+)(%d%d%d%d%d)(%d)~?(%d*)$')
-              if not count then return {err = 'CORRUPT no state of a fixed window'} end
-              by = ''
-              theirs = tonumber(digits, 10) * 10 ^ exponent * 1000 -- 10, because miniredis takes a first 0 for octal
-              local left = call('PTTL', key)
-              if left == -1 then left = theirs / 1000 end
-              from = math.min(now, now - now % 1000 + left * 1000 - theirs)
-              if out ~= '' then out = math.max(now + math.min(left - out, 10001) * 1000 - from, 0) end -- a slice lasts 10 s at most
+          redis.call('ZREMRANGEBYRANK', leases, '0', count - 1)
+          outstanding = false
+          for place, back in pairs(sums) do
+            local where, which, stops = string.match(place, '^(%d+)/(%d+)/?(%d*)')
+            budget = budget - 8
+            -- <state>
+            -- The blocks after it use:
+            --   start, used  the window's start, and the permits taken from it
+            --   lasts        how long it is for this rule
+            --   longest      how long it is for the rule with the longest window that has taken from it
+            --   written      whose clock the start is of, as the state has it
+            --   margin       what the TTL is longer by, milliseconds
+            --   repair       the server's clock stepped back: the window starts again, with its count
+            --   sliced       how long after the start slices may be spent: until then no rule ends the window
+            --   leased       what the state says of that
+            -- needs: call key mark now offset spare window
+            -- sets: state start used lasts longest written margin repair sliced leased
+            local start, used, lasts, longest, repair, sliced, leased = now, 0, window, window, false, 0, ''
+            local written, margin = mark, spare
+            if mark == '@' then written = '@' .. spare end
+            if offset ~= 'first' then
+              start = now - (now - offset) % window
             end
-            out = tonumber(out) or 0
-            local age, ends, opens = now - from, math.max(math.min(window, theirs), out), start
-            if age < ends then
-              start = from + 0
-              used = count + 0
-              lasts = ends
-              sliced = out
-              longest = math.max(window, theirs, sliced)
-              if offset ~= 'first' and theirs + 0 == window - (start - offset) % window then -- the rest of its window stays that
-                longest = math.max(theirs, sliced)
+            local state = call('GET', key)
+            if state then
+              if state.err then return state end
+              local count, from, theirs, by, out = string.match(state, '^(%d+)/(%-?%d+)/([1-9]%d*)(@?%d*)~?(%d*)$')
+              if not count then
+                local digits, exponent -- written by fixedwindow.lua: the TTL is its end
+                count, digits, exponent, out = string.match(state, '^(%d+)(%d%d%d%d%d)(%d)~?(%d*)$')
+                if not count then return {err = 'CORRUPT no state of a fixed window'} end
+                by = ''
+                theirs = tonumber(digits, 10) * 10 ^ exponent * 1000 -- 10, because miniredis takes a first 0 for octal
+                local left = call('PTTL', key)
+                if left == -1 then left = theirs / 1000 end
+                from = math.min(now, now - now % 1000 + left * 1000 - theirs)
+                if out ~= '' then out = math.max(now + math.min(left - out, 10001) * 1000 - from, 0) end -- a slice lasts 10 s at most
               end
-              if start + longest >= 2 ^ 53 or used >= 2 ^ 53 then return {err = 'CORRUPT no state of a fixed window'} end
-              if by ~= '' then
-                local longer = tonumber(string.sub(by, 2)) or 2 ^ 53
-                if longer > 86400000 then return {err = 'CORRUPT no state of a fixed window'} end -- more than a day
-                margin = math.max(spare, longer)
-                written = '@' .. margin
+              out = tonumber(out) or 0
+              local age, ends, opens = now - from, math.max(math.min(window, theirs), out), start
+              if age < ends then
+                start = from + 0
+                used = count + 0
+                lasts = ends
+                sliced = out
+                longest = math.max(window, theirs, sliced)
+                if offset ~= 'first' and theirs + 0 == window - (start - offset) % window then -- the rest of its window stays that
+                  longest = math.max(theirs, sliced)
+                end
+                if start + longest >= 2 ^ 53 or used >= 2 ^ 53 then return {err = 'CORRUPT no state of a fixed window'} end
+                if by ~= '' then
+                  local longer = tonumber(string.sub(by, 2)) or 2 ^ 53
+                  if longer > 86400000 then return {err = 'CORRUPT no state of a fixed window'} end -- more than a day
+                  margin = math.max(spare, longer)
+                  written = '@' .. margin
+                end
+                -- The server's clock stepped back, but not just over the start of an aligned window:
+                -- if that opened again, it could allow its limit twice.
+                if age < 0 and mark == '' and by == '' and (offset == 'first' or start ~= opens + window) then
+                  start = opens
+                  repair = true
+                  if sliced > 0 then -- as far from now as they were from the start; a slice lasts 10 s at most
+                    sliced = math.min(sliced, 10001000) + now - start
+                    longest = math.max(longest, sliced)
+                  end
+                end
+                if start + sliced > now then leased = string.format('~%d', sliced) end
+              elseif start < from + ends then
+                longest = start + window - from - ends
+                lasts = longest
+                start = from + ends
               end
-              -- The server's clock stepped back, but not just over the start of an aligned window:
-              -- if that opened again, it could allow its limit twice.
-              if age < 0 and mark == '' and by == '' and (offset == 'first' or start ~= opens + window) then
-                start = opens
-                repair = true
-                if sliced > 0 then -- as far from now as they were from the start; a slice lasts 10 s at most
-                  sliced = math.min(sliced, 10001000) + now - start
-                  longest = math.max(longest, sliced)
+            end
+            -- <giveback>
+            -- By callers' clocks, a window that is unused again stays for as long as their skew: otherwise
+            -- a clock that is behind would begin the window before it again.
+            -- needs: key back start used longest written margin where
+            -- sets: given used
+            local given = 0
+            if where == '' or start == where + 0 then given = math.min(back, used) end
+            if given > 0 and given == used then
+              if written == '' then
+                redis.call('UNLINK', key)
+              else
+                redis.call('SET', key, string.format('0/%d/%d%s', start, longest, written), 'PX', string.format('%d', margin + 3))
+              end
+            elseif given > 0 then
+              used = used - given
+              -- <store>
+              -- <write>
+                -- needs: key now start used longest written margin leased
+                -- sets:
+                -- The TTL is a little longer than needed, and odd: Redis 7.2.0 writes 100000000
+                -- as 1e+8.
+                local ttl = (start + longest - now) / 1000
+                if margin > 0 then ttl = math.min(ttl, longest / 1000) end -- the margin is enough for a clock that is behind
+                redis.call('SET', key, string.format('%d/%d/%d%s%s', used, start, longest, written, leased),
+                  'PX', ttl - ttl % 2 + 3 + margin)
+              -- <keep>
+              -- Behind the store, which has just set ttl: tickets are kept for as long as their permits can count, and for their leases.
+              if outstanding then
+                ttl = math.max(ttl + margin, lasting) + 4
+                if first or redis.call('PTTL', leases) < ttl then
+                  if ttl ~= beside.ttl then
+                    beside.ttl = ttl
+                    beside.text = string.format('%d', ttl + 950)
+                  end
+                  redis.call('PEXPIRE', leases, beside.text)
                 end
               end
-              if start + sliced > now then leased = string.format('~%d', sliced) end
-            elseif start < from + ends then
-              longest = start + window - from - ends
-              lasts = longest
-              start = from + ends
             end
           end
-          -- <giveback>
-          -- By callers' clocks, a window that is unused again stays for as long as their skew: otherwise
-          -- a clock that is behind would begin the window before it again.
-          -- needs: key back start used longest written margin where
-          -- sets: given used
-          local given = 0
-          if where == '' or start == where + 0 then given = math.min(back, used) end
-          if given > 0 and given == used then
-            if written == '' then
-              redis.call('UNLINK', key)
-            else
-              redis.call('SET', key, string.format('0/%d/%d%s', start, longest, written), 'PX', string.format('%d', margin + 3))
-            end
-          elseif given > 0 then
-            used = used - given
-            -- <store>
-            -- <write>
-              -- needs: key now start used longest written margin leased
-              -- sets:
-              -- The TTL is a little longer than needed, and odd: Redis 7.2.0 writes 100000000
-              -- as 1e+8.
-              local ttl = (start + longest - now) / 1000
-              if margin > 0 then ttl = math.min(ttl, longest / 1000) end -- the margin is enough for a clock that is behind
-              redis.call('SET', key, string.format('%d/%d/%d%s%s', used, start, longest, written, leased),
-                'PX', ttl - ttl % 2 + 3 + margin)
-            -- <keep>
-            -- Behind the store, which has just set ttl: tickets are kept for as long as their permits can count, and for their leases.
-            if outstanding then
-              ttl = math.max(ttl + margin, lasting) + 4
-              if first or redis.call('PTTL', leases) < ttl then redis.call('PEXPIRE', leases, string.format('%d', ttl + 950)) end
-            end
-          end
+          held = redis.call('ZCARD', leases)
         end
-        outstanding = redis.call('ZCARD', leases) > 0
       end
+      outstanding = held > 0 and held
     end
     -- <state>
     -- The blocks after it use:
@@ -355,7 +366,13 @@ local function decide(key, operations)
         -- Behind the store, which has just set ttl: tickets are kept for as long as their permits can count, and for their leases.
         if outstanding then
           ttl = math.max(ttl + margin, lasting) + 4
-          if first or redis.call('PTTL', leases) < ttl then redis.call('PEXPIRE', leases, string.format('%d', ttl + 950)) end
+          if first or redis.call('PTTL', leases) < ttl then
+            if ttl ~= beside.ttl then
+              beside.ttl = ttl
+              beside.text = string.format('%d', ttl + 950)
+            end
+            redis.call('PEXPIRE', leases, beside.text)
+          end
         end
       end
       size = size + 1
@@ -453,7 +470,13 @@ local function decide(key, operations)
         -- Behind the store, which has just set ttl: tickets are kept for as long as their permits can count, and for their leases.
         if outstanding then
           ttl = math.max(ttl + margin, lasting) + 4
-          if first or redis.call('PTTL', leases) < ttl then redis.call('PEXPIRE', leases, string.format('%d', ttl + 950)) end
+          if first or redis.call('PTTL', leases) < ttl then
+            if ttl ~= beside.ttl then
+              beside.ttl = ttl
+              beside.text = string.format('%d', ttl + 950)
+            end
+            redis.call('PEXPIRE', leases, beside.text)
+          end
         end
       else
         -- <expire>
@@ -474,7 +497,7 @@ local function decide(key, operations)
       end
       -- <full>
       -- Behind fit: one key has at most ten thousand tickets.
-      local full = fresh and allowed > 0 and outstanding and redis.call('ZCARD', leases) >= 10000
+      local full = fresh and allowed > 0 and outstanding and outstanding >= 10000
       if full then allowed = 0 end
       -- <seek>
       -- When tickets that end make room for the first denied request: the least of max(ends, fits) for those that end first, where
@@ -533,7 +556,7 @@ local function decide(key, operations)
       -- log. old is the ticket that takes more: they become one, unless the old one's window is over, or it is of another entry of a
       -- log: then both stay.
       if allowed > 0 then
-        local where, which, total = out[size + 1], out[size + 2], n + 0
+        local where, which, total = out[size + 1], out[size + 2], permits
         if how == '1' then which = 1 end
         if how == '2' then where = 0 end
         if old then
@@ -546,7 +569,11 @@ local function decide(key, operations)
         out[size + 2] = which
         -- A number costs Redis more than its text, and a format more than to join texts; total has less than 14 digits.
         local place = how == '2' and '0/0' or string.format('%d/%d', where, which)
-        redis.call('ZADD', leases, string.format('%d', now + lease), total .. '/' .. place .. '/' .. lease .. '/' .. id)
+        if lease ~= beside.lease then
+          beside.lease = lease
+          beside.ends = string.format('%d', now + lease)
+        end
+        redis.call('ZADD', leases, beside.ends, total .. '/' .. place .. '/' .. lease .. '/' .. id)
         first = first or not outstanding
         outstanding = true
         lasting = lease / 1000
@@ -569,7 +596,13 @@ local function decide(key, operations)
         -- Behind the store, which has just set ttl: tickets are kept for as long as their permits can count, and for their leases.
         if outstanding then
           ttl = math.max(ttl + margin, lasting) + 4
-          if first or redis.call('PTTL', leases) < ttl then redis.call('PEXPIRE', leases, string.format('%d', ttl + 950)) end
+          if first or redis.call('PTTL', leases) < ttl then
+            if ttl ~= beside.ttl then
+              beside.ttl = ttl
+              beside.text = string.format('%d', ttl + 950)
+            end
+            redis.call('PEXPIRE', leases, beside.text)
+          end
         end
       else
         -- <expire>
@@ -674,7 +707,13 @@ local function decide(key, operations)
         -- Behind the store, which has just set ttl: tickets are kept for as long as their permits can count, and for their leases.
         if outstanding then
           ttl = math.max(ttl + margin, lasting) + 4
-          if first or redis.call('PTTL', leases) < ttl then redis.call('PEXPIRE', leases, string.format('%d', ttl + 950)) end
+          if first or redis.call('PTTL', leases) < ttl then
+            if ttl ~= beside.ttl then
+              beside.ttl = ttl
+              beside.text = string.format('%d', ttl + 950)
+            end
+            redis.call('PEXPIRE', leases, beside.text)
+          end
         end
       else
         -- <expire>

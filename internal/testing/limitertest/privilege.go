@@ -33,7 +33,7 @@ const CancelPrivilege = "+unlink"
 const InFlightPrivilege = "+zrange +zcount +zscore +zrangebyscore +zadd +zcard +zremrangebyrank +zrem +pttl +pexpire"
 
 // TicketsPrivilege is what a limiter with WithTicketLease needs beside its own.
-const TicketsPrivilege = "+zrange +zadd +zrem +zscore +zcard +zrangebyscore +zremrangebyrank +pttl +pexpire"
+const TicketsPrivilege = "+zrange +zcount +zadd +zrem +zscore +zcard +zrangebyscore +zremrangebyrank +pttl +pexpire"
 
 // Privileges are the commands in the scripts of each limiter.
 var Privileges = []struct {
