@@ -90,3 +90,24 @@ func TestFixedWindowAfterTheRestOfAnAlignedOne(t *testing.T) {
 	require.Equal(t, ratelimit.Result{Allowed: true, Limit: 3, Window: time.Second, Remaining: 1, ResetAfter: time.Millisecond},
 		must(t)(l.TryAcquire(ctx, "k")))
 }
+
+// TestAFirstPeriodThatIsPartlyOver: docs/from/bucket4j.md gives a new account what is left of its first aligned window.
+func TestAFirstPeriodThatIsPartlyOver(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	hourly := ratelimit.Must(ratelimit.NewFixedWindow(s.Client, 100, time.Hour, ratelimit.WithAlignment(0)))
+	now := s.Now.Truncate(time.Hour).Add(time.Hour + 45*time.Minute)
+	s.Move(now)
+	charged, err := hourly.Charge(ctx, "account", int(100*now.Sub(now.Truncate(time.Hour))/time.Hour))
+	require.NoError(t, err)
+	require.Equal(t, ratelimit.Result{Allowed: true, Limit: 100, Window: time.Hour, Remaining: 25, ResetAfter: 15 * time.Minute}, charged)
+	for _, left := range []int{25, 100} { // until 13:00, and from then on
+		r, err := hourly.TryAcquireN(ctx, "account", left)
+		require.NoError(t, err)
+		require.True(t, r.Allowed)
+		r, err = hourly.TryAcquire(ctx, "account")
+		require.NoError(t, err)
+		require.False(t, r.Allowed)
+		s.Advance(r.RetryAfter)
+	}
+	require.Equal(t, now.Add(75*time.Minute), s.Now)
+}

@@ -2,10 +2,13 @@
 //
 //	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{"localhost:6379"}})
 //	...
-//	limiter, err := ratelimit.NewTokenBucket(rueidisclient.New(client), ratelimit.PerSecond(10), 20)
+//	limits := rueidisclient.New(client) // one for all limiters
+//	perUser, err := ratelimit.NewTokenBucket(limits, ratelimit.PerSecond(10), 20)
+//	perTenant, err := ratelimit.NewFixedWindow(limits, 1000, time.Minute, ratelimit.WithName("tenant"))
 //
 // All that limiters do with go-redis they do with rueidis, on single servers, behind Sentinel, and on a Cluster: waiting
 // calls are sent together, and each call is executed at most once. rueidis itself sends a script again only after a redirection.
+// docs/clients.md says which of its settings matter.
 package rueidisclient
 
 import (
@@ -18,8 +21,9 @@ import (
 	"github.com/tryacquire/ratelimit/otherclient"
 )
 
-// New returns a client for limiters. Give the same one to all limiters, so that their calls are sent together. The caller closes
-// c. Of a nil client it returns nil, which constructors refuse.
+// New returns a client for limiters. Call it once for each c, and give the result to all limiters: only limiters of one such client
+// decide together and share executions. It needs no Redis, and starts nothing that has to be closed; the caller closes c when no limiter is
+// in use any more. If c is nil, New returns nil, which constructors refuse.
 func New(c rueidis.Client) ratelimit.Client {
 	if c == nil {
 		return nil

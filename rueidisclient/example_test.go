@@ -17,7 +17,8 @@ func ExampleNew() {
 		log.Fatal(err)
 	}
 	defer client.Close()
-	limiter, err := ratelimit.NewTokenBucket(rueidisclient.New(client), ratelimit.PerSecond(10), 20)
+	limits := rueidisclient.New(client) // one for all limiters
+	limiter, err := ratelimit.NewTokenBucket(limits, ratelimit.PerSecond(10), 20)
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -17,7 +17,8 @@ func ExampleNew() {
 		log.Fatal(err)
 	}
 	defer client.Close()
-	limiter, err := ratelimit.NewTokenBucket(valkeyclient.New(client), ratelimit.PerSecond(10), 20)
+	limits := valkeyclient.New(client) // one for all limiters
+	limiter, err := ratelimit.NewTokenBucket(limits, ratelimit.PerSecond(10), 20)
 	if err != nil {
 		log.Fatal(err)
 	}
