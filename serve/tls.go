@@ -8,9 +8,9 @@ import (
 	"net"
 	"os"
 	"slices"
-	"sync/atomic"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/filewatch"
 )
 
 // TLS are the files of a listener. They are read again at each handshake, so that a new certificate needs no restart.
@@ -27,30 +27,22 @@ func (t TLS) Listen(l net.Listener, log *slog.Logger, protocols ...string) (net.
 	if t.Cert == "" || t.Key == "" || t.ClientSAN != "" && t.ClientCA == "" {
 		return nil, fmt.Errorf("%w: TLS needs a certificate and its key; a client's name needs its authorities too", ratelimit.ErrInvalidConfig)
 	}
-	first, err := t.read(protocols)
-	if err != nil {
+	files := &filewatch.LastGood[*tls.Config]{
+		Read: func() (*tls.Config, error) { return t.read(protocols) },
+		Report: func(err error) {
+			if err != nil {
+				log.Error("the files of TLS are not in force, the former ones are", "error", err)
+				return
+			}
+			log.Info("the files of TLS are in force again")
+		},
+	}
+	if _, err := files.Get(); err != nil {
 		return nil, err
 	}
-	var last atomic.Pointer[tls.Config]
-	last.Store(first)
-	var known atomic.Value // the mistake that was logged; "": there is none
-	known.Store("")
 	return tls.NewListener(l, &tls.Config{
-		MinVersion: tls.VersionTLS12,
-		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
-			c, err := t.read(protocols)
-			switch {
-			case err == nil:
-				last.Store(c)
-				if known.Swap("") != "" {
-					log.Info("the files of TLS are in force again")
-				}
-				return c, nil
-			case known.Swap(err.Error()) != err.Error():
-				log.Error("the files of TLS are not in force, the former ones are", "error", err)
-			}
-			return last.Load(), nil
-		},
+		MinVersion:         tls.VersionTLS12,
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return files.Get() },
 	}), nil
 }
 

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/url"
 	"os"
@@ -25,6 +27,8 @@ type redisFlags struct {
 	addr, user, urlFile, passwordFile string
 	db                                int
 	tls                               bool
+	files                             redisTLS
+	log                               *slog.Logger // nil: the default one
 	timeout                           time.Duration
 }
 
@@ -35,6 +39,9 @@ func (f *redisFlags) define(fs *pflag.FlagSet) {
 	fs.StringVar(&f.urlFile, "url-file", "", "a `file` with what REDIS_URL would hold")
 	fs.IntVar(&f.db, "db", 0, "the database's number")
 	fs.BoolVar(&f.tls, "tls", false, "connect by TLS")
+	fs.StringVar(&f.files.cert, "redis-cert", "", "a `file` with the certificate by which Redis knows this client")
+	fs.StringVar(&f.files.key, "redis-key", "", "a `file` with the key of --redis-cert")
+	fs.StringVar(&f.files.ca, "redis-ca", "", "a `file` with the authorities of Redis's certificate, instead of the system's")
 	fs.DurationVar(&f.timeout, "timeout", 5*time.Second, "how long to wait for each answer")
 }
 
@@ -91,6 +98,12 @@ func (f *redisFlags) options(environ func(string) string) (*redis.Options, error
 	opts.DialTimeout, opts.ReadTimeout, opts.WriteTimeout = f.timeout, f.timeout, f.timeout
 	opts.MaxRetries, opts.DialerRetries = 1, 1
 	opts.ContextTimeoutEnabled = true
+	if f.files != (redisTLS{}) {
+		var err error
+		if opts.Dialer, err = f.files.dialer(opts.TLSConfig, f.timeout, cmp.Or(f.log, slog.Default())); err != nil {
+			return nil, err
+		}
+	}
 	return opts, nil
 }
 
@@ -118,7 +131,7 @@ func (f *redisFlags) connect(ctx context.Context, environ func(string) string) (
 	}
 	_ = single.Close()
 	cluster := redis.NewClusterClient(&redis.ClusterOptions{
-		Addrs: []string{opts.Addr}, Username: opts.Username, Password: opts.Password, TLSConfig: opts.TLSConfig,
+		Addrs: []string{opts.Addr}, Username: opts.Username, Password: opts.Password, TLSConfig: opts.TLSConfig, Dialer: opts.Dialer,
 		DialTimeout: f.timeout, ReadTimeout: f.timeout, WriteTimeout: f.timeout, ContextTimeoutEnabled: true,
 	})
 	return &server{UniversalClient: cluster, addr: opts.Addr, cluster: cluster}, nil

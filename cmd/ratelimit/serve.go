@@ -106,6 +106,11 @@ func (p program) serve(ctx context.Context, f *serveFlags, asJSON bool) error {
 	if p.environ("GOGC") == "" {
 		debug.SetGCPercent(400) // what is kept is small, and each request leaves some 5 kB
 	}
+	log := slog.New(slog.NewTextHandler(p.stderr, nil))
+	if asJSON {
+		log = slog.New(slog.NewJSONHandler(p.stderr, nil))
+	}
+	f.redis.log = log
 	c, err := f.client(p.environ)
 	if err != nil {
 		return err
@@ -124,10 +129,6 @@ func (p program) serve(ctx context.Context, f *serveFlags, asJSON bool) error {
 			return fmt.Errorf("--%s: %w", l.name, err)
 		}
 		defer (*l.to).Close()
-	}
-	log := slog.New(slog.NewTextHandler(p.stderr, nil))
-	if asJSON {
-		log = slog.New(slog.NewJSONHandler(p.stderr, nil))
 	}
 	if f.tls != (serve.TLS{}) {
 		for _, l := range []struct {
@@ -206,7 +207,7 @@ func (f *serveFlags) client(environ func(string) string) (redis.UniversalClient,
 	case f.cluster && f.sentinel != "":
 		return nil, usagef("--cluster and --sentinel exclude each other")
 	case f.cluster:
-		c, err := ratelimit.ClientOptions(budget, &redis.ClusterOptions{Addrs: []string{o.Addr}, Username: o.Username, Password: o.Password, TLSConfig: o.TLSConfig,
+		c, err := ratelimit.ClientOptions(budget, &redis.ClusterOptions{Addrs: []string{o.Addr}, Username: o.Username, Password: o.Password, TLSConfig: o.TLSConfig, Dialer: o.Dialer,
 			DialTimeout: f.redis.timeout, ReadTimeout: f.redis.timeout, WriteTimeout: f.redis.timeout})
 		if err != nil {
 			return nil, usageError{err}
@@ -214,13 +215,13 @@ func (f *serveFlags) client(environ func(string) string) (redis.UniversalClient,
 		return redis.NewClusterClient(c), nil
 	case f.sentinel != "":
 		c, err := ratelimit.ClientOptions(budget, &redis.FailoverOptions{MasterName: f.sentinel, SentinelAddrs: []string{o.Addr}, Username: o.Username,
-			Password: o.Password, DB: o.DB, TLSConfig: o.TLSConfig, DialTimeout: f.redis.timeout, ReadTimeout: f.redis.timeout, WriteTimeout: f.redis.timeout})
+			Password: o.Password, DB: o.DB, TLSConfig: o.TLSConfig, Dialer: o.Dialer, DialTimeout: f.redis.timeout, ReadTimeout: f.redis.timeout, WriteTimeout: f.redis.timeout})
 		if err != nil {
 			return nil, usageError{err}
 		}
 		return redis.NewFailoverClient(c), nil
 	}
-	c, err := ratelimit.ClientOptions(budget, &redis.Options{Addr: o.Addr, Username: o.Username, Password: o.Password, DB: o.DB, TLSConfig: o.TLSConfig,
+	c, err := ratelimit.ClientOptions(budget, &redis.Options{Addr: o.Addr, Username: o.Username, Password: o.Password, DB: o.DB, TLSConfig: o.TLSConfig, Dialer: o.Dialer,
 		DialTimeout: f.redis.timeout, ReadTimeout: f.redis.timeout, WriteTimeout: f.redis.timeout})
 	if err != nil {
 		return nil, usageError{err}

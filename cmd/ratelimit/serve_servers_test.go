@@ -1,13 +1,16 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"encoding/pem"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -114,6 +117,71 @@ func TestServeByTLSAsALimitedUser(t *testing.T) {
 	s.expect(t, pb.RateLimitResponse_OK, 0, 0)
 	s.expect(t, pb.RateLimitResponse_OVER_LIMIT, 0, 0)
 	require.NotContains(t, s.log.String(), "level=ERROR")
+}
+
+// TestServeWithACertificateForRedis: Redis asks for one. A new one is in force without a restart, and while its files are broken,
+// the former one is.
+func TestServeWithACertificateForRedis(t *testing.T) {
+	server := redistest.Start(t, redistest.TLS(), redistest.Args("--tls-auth-clients", "yes"))
+	dir := t.TempDir()
+	write := func(name, kind string, der []byte) string {
+		path := filepath.Join(dir, name)
+		require.NoError(t, os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
+		return path
+	}
+	install := func(from *redistest.Server) (cert, key string) {
+		own := from.TLSConfig().Certificates[0]
+		der, err := x509.MarshalPKCS8PrivateKey(own.PrivateKey)
+		require.NoError(t, err)
+		return write("cert", "CERTIFICATE", own.Certificate[0]), write("key", "PRIVATE KEY", der)
+	}
+	conn, err := tls.Dial("tcp", server.Addr(), server.TLSConfig())
+	require.NoError(t, err)
+	defer conn.Close()
+	chain := conn.ConnectionState().VerifiedChains[0]
+	ca := write("ca", "CERTIFICATE", chain[len(chain)-1].Raw)
+
+	cert, key := install(redistest.Start(t, redistest.TLS())) // of another authority
+	s := startServe(t, "3", "rediss://"+server.Addr(), "--redis-cert", cert, "--redis-key", key, "--redis-ca", ca)
+	logged := func(text string) {
+		t.Helper()
+		require.Eventually(t, func() bool { return strings.Contains(s.log.String(), text) }, 20*time.Second, time.Millisecond, "%v", s.log)
+	}
+	logged("Redis does not answer")
+	install(server)
+	s.healthy(t)
+	s.expect(t, pb.RateLimitResponse_OK, 2, 2)
+
+	write("cert", "CERTIFICATE", []byte("broken"))
+	require.NoError(t, server.Client(t).ClientKillByFilter(t.Context(), "SKIPME", "yes").Err())
+	s.expect(t, pb.RateLimitResponse_OK, 1, 1) // by a new connection
+	logged("the files of TLS to Redis are not in force, the former ones are")
+	install(server)
+	require.NoError(t, server.Client(t).ClientKillByFilter(t.Context(), "SKIPME", "yes").Err())
+	s.expect(t, pb.RateLimitResponse_OK, 0, 0)
+	logged("the files of TLS to Redis are in force again")
+
+	url := map[string]string{"REDIS_URL": "rediss://" + server.Addr()}
+	for _, test := range []struct {
+		want int
+		url  string
+		args []string
+		text string
+	}{
+		{exitDone, "rediss://", []string{"--redis-cert", cert, "--redis-key", key, "--redis-ca", ca}, ""},
+		{exitFailed, "rediss://", []string{"--redis-ca", ca}, "certificate"},
+		{exitUsage, "redis://", []string{"--redis-ca", ca}, "--redis-cert, --redis-key and --redis-ca are for TLS; add --tls, or write rediss:// into REDIS_URL"},
+		{exitUsage, "rediss://", []string{"--redis-key", key}, "--redis-cert and --redis-key belong together; give both"},
+		{exitUsage, "rediss://", []string{"--redis-ca", key}, key + " has no certificate"},
+		{exitUsage, "rediss://", []string{"--redis-ca", dir + "/nothing"}, dir + "/nothing: no such file"},
+		{exitUsage, "rediss://", []string{"--redis-cert", ca, "--redis-key", key}, ca + ", " + key + ": "},
+	} {
+		var out, problems bytes.Buffer
+		url["REDIS_URL"] = test.url + server.Addr()
+		p := program{stdout: &out, stderr: &problems, pause: pause, environ: func(name string) string { return url[name] }}
+		require.Equal(t, test.want, p.command(t.Context(), append([]string{"top"}, test.args...)), "%v: %v", test.args, &problems)
+		require.Contains(t, problems.String(), test.text)
+	}
 }
 
 // TestServeOnACluster: descriptors in two slots are decided all or nothing. With RATELIMIT_LONG.

@@ -23,8 +23,8 @@ const (
 	keyFile  = "server.key"
 )
 
-// writeCertificates makes an authority and a server certificate signed by it, for 127.0.0.1 and localhost, writes
-// them where the server expects them, and returns what a client needs to trust the server.
+// writeCertificates makes an authority and a certificate signed by it, for 127.0.0.1 and localhost, writes them where the server
+// expects them, and returns what a client needs to trust the server, and to be trusted by one that asks for a certificate.
 func writeCertificates(dir string) (*tls.Config, error) {
 	now := time.Now()
 	ca := &x509.Certificate{
@@ -35,7 +35,7 @@ func writeCertificates(dir string) (*tls.Config, error) {
 	leaf := &x509.Certificate{
 		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "redistest server"},
 		NotBefore: ca.NotBefore, NotAfter: ca.NotAfter,
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: []string{"localhost"},
 	}
 	caKey, caErr := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -64,5 +64,6 @@ func writeCertificates(dir string) (*tls.Config, error) {
 	}
 	pool := x509.NewCertPool()
 	pool.AddCert(parsed)
-	return &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}, nil
+	own := tls.Certificate{Certificate: [][]byte{leafDER}, PrivateKey: leafKey}
+	return &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{own}}, nil
 }
