@@ -15,8 +15,8 @@ import (
 	"github.com/tryacquire/ratelimit/internal/testing/redistest"
 )
 
-// BenchmarkCycle measures what a call of the gateway costs Redis: the decision (two budgets, tokens, a place, and a pause),
-// three settlements and a release. redis-µs/op is the time of Redis's main thread, reading and writing sockets included. takes/op
+// BenchmarkCycle measures what a call of the gateway costs Redis: the decision (two budgets, tokens, a place, and a pause), and
+// Finish, which settles three estimates and frees the place. redis-µs/op is the time of Redis's main thread, reading and writing sockets included. takes/op
 // is how many times that of a TryAcquire of a token bucket it is; many callers share executions, so there it says nothing.
 func BenchmarkCycle(b *testing.B) {
 	server := redistest.Start(b)
