@@ -54,9 +54,20 @@ local budget, late = 500, {}
 local time = redis.call('TIME')
 local now, mark, spare = time[1] * 1000000 + time[2], '', 0
 -- <config>
--- needs:
--- sets: limit offset window
+-- An aligned window that was not changed by other rules, slices or clocks has the same text behind its permits, and the
+-- same TTL, for all keys of the rule: to read and write that is cheaper.
+--   opens  when a window of this rule has begun
+--   tail   that text
+--   life   that TTL, once it is needed
+-- needs: mark now spare
+-- sets: life limit offset opens tail window
 local limit, window, offset = ARGV[2] + 0, ARGV[3] + 0, ARGV[4]
+local opens, tail, life = now, nil, nil
+if offset ~= 'first' then
+  opens = now - (now - offset) % window
+  tail = string.format('/%d/%d', opens, window)
+  if mark == '@' then tail = tail .. '@' .. spare end
+end
 local out, size = {}, 0
 local done = 0
 
@@ -165,17 +176,18 @@ local function decide(key, operations)
             --   repair       the server's clock stepped back: the window starts again, with its count
             --   sliced       how long after the start slices may be spent: until then no rule ends the window
             --   leased       what the state says of that
-            -- needs: call key mark now offset spare window
-            -- sets: state start used lasts longest written margin repair sliced leased
-            local start, used, lasts, longest, repair, sliced, leased = now, 0, window, window, false, 0, ''
-            local written, margin = mark, spare
+            --   plain        the state is tail behind its permits
+            -- needs: call key mark now offset opens spare tail window
+            -- sets: state start used lasts longest written margin repair sliced leased plain
+            local start, used, lasts, longest, repair, sliced, leased = opens, 0, window, window, false, 0, ''
+            local written, margin, plain = mark, spare, tail ~= nil
             if mark == '@' then written = '@' .. spare end
-            if offset ~= 'first' then
-              start = now - (now - offset) % window
-            end
             local state = call('GET', key)
-            if state then
-              if state.err then return state end
+            if state and state.err then return state end
+            local taken = state and plain and string.sub(state, -#tail) == tail and string.match(state, '^%d+')
+            if taken and #taken + #tail == #state and #taken < 16 then
+              used = taken + 0
+            elseif state then
               local count, from, theirs, by, out = string.match(state, '^(%d+)/(%-?%d+)/([1-9]%d*)(@?%d*)~?(%d*)$')
               if not count then
                 local digits, exponent -- written by fixedwindow.lua: the TTL is its end
@@ -189,8 +201,9 @@ local function decide(key, operations)
                 if out ~= '' then out = math.max(now + math.min(left - out, 10001) * 1000 - from, 0) end -- a slice lasts 10 s at most
               end
               out = tonumber(out) or 0
-              local age, ends, opens = now - from, math.max(math.min(window, theirs), out), start
+              local age, ends = now - from, math.max(math.min(window, theirs), out)
               if age < ends then
+                plain = false
                 start = from + 0
                 used = count + 0
                 lasts = ends
@@ -218,6 +231,7 @@ local function decide(key, operations)
                 end
                 if start + sliced > now then leased = string.format('~%d', sliced) end
               elseif start < from + ends then
+                plain = false
                 longest = start + window - from - ends
                 lasts = longest
                 start = from + ends
@@ -240,14 +254,19 @@ local function decide(key, operations)
               used = used - given
               -- <store>
               -- <write>
-                -- needs: key now start used longest written margin leased
-                -- sets:
+                -- needs: key now start used longest written margin leased life plain tail
+                -- sets: life
                 -- The TTL is a little longer than needed, and odd: Redis 7.2.0 writes 100000000
                 -- as 1e+8.
                 local ttl = (start + longest - now) / 1000
                 if margin > 0 then ttl = math.min(ttl, longest / 1000) end -- the margin is enough for a clock that is behind
-                redis.call('SET', key, string.format('%d/%d/%d%s%s', used, start, longest, written, leased),
-                  'PX', ttl - ttl % 2 + 3 + margin)
+                if plain and leased == '' and life then
+                  redis.call('SET', key, string.format('%d%s', used, tail), 'PX', life)
+                else
+                  local keep = string.format('%d', ttl - ttl % 2 + 3 + margin)
+                  redis.call('SET', key, string.format('%d/%d/%d%s%s', used, start, longest, written, leased), 'PX', keep)
+                  if plain and leased == '' then life = keep end
+                end
               -- <keep>
               -- Behind the store, which has just set ttl: tickets are kept for as long as their permits can count, and for their leases.
               if outstanding then
@@ -277,17 +296,18 @@ local function decide(key, operations)
     --   repair       the server's clock stepped back: the window starts again, with its count
     --   sliced       how long after the start slices may be spent: until then no rule ends the window
     --   leased       what the state says of that
-    -- needs: call key mark now offset spare window
-    -- sets: state start used lasts longest written margin repair sliced leased
-    local start, used, lasts, longest, repair, sliced, leased = now, 0, window, window, false, 0, ''
-    local written, margin = mark, spare
+    --   plain        the state is tail behind its permits
+    -- needs: call key mark now offset opens spare tail window
+    -- sets: state start used lasts longest written margin repair sliced leased plain
+    local start, used, lasts, longest, repair, sliced, leased = opens, 0, window, window, false, 0, ''
+    local written, margin, plain = mark, spare, tail ~= nil
     if mark == '@' then written = '@' .. spare end
-    if offset ~= 'first' then
-      start = now - (now - offset) % window
-    end
     local state = call('GET', key)
-    if state then
-      if state.err then return state end
+    if state and state.err then return state end
+    local taken = state and plain and string.sub(state, -#tail) == tail and string.match(state, '^%d+')
+    if taken and #taken + #tail == #state and #taken < 16 then
+      used = taken + 0
+    elseif state then
       local count, from, theirs, by, out = string.match(state, '^(%d+)/(%-?%d+)/([1-9]%d*)(@?%d*)~?(%d*)$')
       if not count then
         local digits, exponent -- written by fixedwindow.lua: the TTL is its end
@@ -301,8 +321,9 @@ local function decide(key, operations)
         if out ~= '' then out = math.max(now + math.min(left - out, 10001) * 1000 - from, 0) end -- a slice lasts 10 s at most
       end
       out = tonumber(out) or 0
-      local age, ends, opens = now - from, math.max(math.min(window, theirs), out), start
+      local age, ends = now - from, math.max(math.min(window, theirs), out)
       if age < ends then
+        plain = false
         start = from + 0
         used = count + 0
         lasts = ends
@@ -330,6 +351,7 @@ local function decide(key, operations)
         end
         if start + sliced > now then leased = string.format('~%d', sliced) end
       elseif start < from + ends then
+        plain = false
         longest = start + window - from - ends
         lasts = longest
         start = from + ends
@@ -354,14 +376,19 @@ local function decide(key, operations)
         used = used - given
         -- <store>
         -- <write>
-          -- needs: key now start used longest written margin leased
-          -- sets:
+          -- needs: key now start used longest written margin leased life plain tail
+          -- sets: life
           -- The TTL is a little longer than needed, and odd: Redis 7.2.0 writes 100000000
           -- as 1e+8.
           local ttl = (start + longest - now) / 1000
           if margin > 0 then ttl = math.min(ttl, longest / 1000) end -- the margin is enough for a clock that is behind
-          redis.call('SET', key, string.format('%d/%d/%d%s%s', used, start, longest, written, leased),
-            'PX', ttl - ttl % 2 + 3 + margin)
+          if plain and leased == '' and life then
+            redis.call('SET', key, string.format('%d%s', used, tail), 'PX', life)
+          else
+            local keep = string.format('%d', ttl - ttl % 2 + 3 + margin)
+            redis.call('SET', key, string.format('%d/%d/%d%s%s', used, start, longest, written, leased), 'PX', keep)
+            if plain and leased == '' then life = keep end
+          end
         -- <keep>
         -- Behind the store, which has just set ttl: tickets are kept for as long as their permits can count, and for their leases.
         if outstanding then
@@ -458,14 +485,19 @@ local function decide(key, operations)
       if allowed > 0 or repair then
         -- <store>
         -- <write>
-          -- needs: key now start used longest written margin leased
-          -- sets:
+          -- needs: key now start used longest written margin leased life plain tail
+          -- sets: life
           -- The TTL is a little longer than needed, and odd: Redis 7.2.0 writes 100000000
           -- as 1e+8.
           local ttl = (start + longest - now) / 1000
           if margin > 0 then ttl = math.min(ttl, longest / 1000) end -- the margin is enough for a clock that is behind
-          redis.call('SET', key, string.format('%d/%d/%d%s%s', used, start, longest, written, leased),
-            'PX', ttl - ttl % 2 + 3 + margin)
+          if plain and leased == '' and life then
+            redis.call('SET', key, string.format('%d%s', used, tail), 'PX', life)
+          else
+            local keep = string.format('%d', ttl - ttl % 2 + 3 + margin)
+            redis.call('SET', key, string.format('%d/%d/%d%s%s', used, start, longest, written, leased), 'PX', keep)
+            if plain and leased == '' then life = keep end
+          end
         -- <keep>
         -- Behind the store, which has just set ttl: tickets are kept for as long as their permits can count, and for their leases.
         if outstanding then
@@ -584,14 +616,19 @@ local function decide(key, operations)
       if allowed > 0 or repair then
         -- <store>
         -- <write>
-          -- needs: key now start used longest written margin leased
-          -- sets:
+          -- needs: key now start used longest written margin leased life plain tail
+          -- sets: life
           -- The TTL is a little longer than needed, and odd: Redis 7.2.0 writes 100000000
           -- as 1e+8.
           local ttl = (start + longest - now) / 1000
           if margin > 0 then ttl = math.min(ttl, longest / 1000) end -- the margin is enough for a clock that is behind
-          redis.call('SET', key, string.format('%d/%d/%d%s%s', used, start, longest, written, leased),
-            'PX', ttl - ttl % 2 + 3 + margin)
+          if plain and leased == '' and life then
+            redis.call('SET', key, string.format('%d%s', used, tail), 'PX', life)
+          else
+            local keep = string.format('%d', ttl - ttl % 2 + 3 + margin)
+            redis.call('SET', key, string.format('%d/%d/%d%s%s', used, start, longest, written, leased), 'PX', keep)
+            if plain and leased == '' then life = keep end
+          end
         -- <keep>
         -- Behind the store, which has just set ttl: tickets are kept for as long as their permits can count, and for their leases.
         if outstanding then
@@ -695,14 +732,19 @@ local function decide(key, operations)
       if change then
         -- <store>
         -- <write>
-          -- needs: key now start used longest written margin leased
-          -- sets:
+          -- needs: key now start used longest written margin leased life plain tail
+          -- sets: life
           -- The TTL is a little longer than needed, and odd: Redis 7.2.0 writes 100000000
           -- as 1e+8.
           local ttl = (start + longest - now) / 1000
           if margin > 0 then ttl = math.min(ttl, longest / 1000) end -- the margin is enough for a clock that is behind
-          redis.call('SET', key, string.format('%d/%d/%d%s%s', used, start, longest, written, leased),
-            'PX', ttl - ttl % 2 + 3 + margin)
+          if plain and leased == '' and life then
+            redis.call('SET', key, string.format('%d%s', used, tail), 'PX', life)
+          else
+            local keep = string.format('%d', ttl - ttl % 2 + 3 + margin)
+            redis.call('SET', key, string.format('%d/%d/%d%s%s', used, start, longest, written, leased), 'PX', keep)
+            if plain and leased == '' then life = keep end
+          end
         -- <keep>
         -- Behind the store, which has just set ttl: tickets are kept for as long as their permits can count, and for their leases.
         if outstanding then
