@@ -62,3 +62,12 @@ func (p *Pause) State() (until, length, first int64, strikes int, episode, forge
 	}
 	return until, length, first, len(p.strikes), episode, forget
 }
+
+// Rule is what the state says of those who wrote it: the longest window of the last one, the resolution of whoever dated the last
+// record, and for each longer window of others until when they need the records.
+func (l *SlidingLog) Rule() (window, resolution int64, others [][2]int64) {
+	for _, n := range l.key.needs {
+		others = append(others, [2]int64{n.window, n.until})
+	}
+	return l.key.window, l.key.resolution, others
+}

@@ -62,8 +62,8 @@ func hashes() (groups []Group) {
 		back  bool
 		cases int
 	}{
-		{model.Rule{Limit: 5, Window: time.Minute}, 10, false, 25},
-		{model.Rule{Limit: 20, Window: time.Second}, 40, true, 25},
+		{model.Rule{Limit: 5, Window: time.Minute}, 10, false, 15},
+		{model.Rule{Limit: 20, Window: time.Second}, 40, true, 15},
 	} {
 		slot := r.rule.Window / time.Duration(r.parts)
 		window := texts(r.rule.Window.Microseconds(), slot.Microseconds())

@@ -2,7 +2,6 @@ package vectors
 
 import (
 	"fmt"
-	"slices"
 	"strconv"
 	"time"
 
@@ -25,10 +24,10 @@ func (l *log) model() model.Settler { return l.m }
 
 func (l *log) longest() int64 { return l.rules[len(l.rules)-1].Window.Microseconds() }
 
-// gone is the instant at which the state is no longer needed, 0 if there is none.
-func (l *log) gone() int64 {
+// gone is the instant at which nobody needs the state any more, 0 if there is none.
+func (l *log) gone(now int64) int64 {
 	if entries := l.m.State(); len(entries) > 0 {
-		return entries[len(entries)-1].At + l.longest()
+		return l.at(now) + l.m.Needed(now).Microseconds()
 	}
 	return 0
 }
@@ -36,7 +35,7 @@ func (l *log) gone() int64 {
 // present are the entries as they count now: after the server's clock stepped back, none is later than the end of this slot.
 func (l *log) present(now int64) []model.Taken {
 	entries := l.m.State()
-	if l.gone() <= l.at(now) {
+	if l.gone(now) <= l.at(now) {
 		return nil
 	}
 	if l.repairs(now) {
@@ -119,20 +118,23 @@ func (l *log) write(now, old int64, back bool) (any, int64) {
 	}
 	last := entries[len(entries)-1].At
 	before := l.entries
-	present := l.at(now)
-	if n := len(before); n == 0 || old == 0 || before[n-1].At+l.longest() <= present {
+	if n := len(before); n == 0 || old == 0 || !back && before[n-1].At < entries[0].At {
 		before, l.base, old = nil, 0, -1 // a new log
 	}
 	for _, e := range before { // what has left, and is not kept any more
-		if e.At < entries[0].At && e.At <= present-l.longest() && !back && !slices.ContainsFunc(entries, func(k model.Taken) bool { return k.At == e.At }) {
+		if e.At < entries[0].At && !back {
 			l.base += e.N
 		}
 	}
 	l.entries = entries
 	total := l.base
-	rule := fmt.Sprintf("%d/%d", l.longest(), l.slot)
+	longest, slot, others := l.m.Rule()
+	rule := fmt.Sprintf("%d/%d", longest, slot)
 	if l.m.DatedByCaller() {
 		rule += "@"
+	}
+	for _, other := range others {
+		rule += fmt.Sprintf(" %d/%d", other[0], other[1])
 	}
 	if entries[len(entries)-1].N == 0 {
 		rule += "!"
@@ -142,7 +144,7 @@ func (l *log) write(now, old int64, back bool) (any, int64) {
 		total += e.N
 		list = append(list, strconv.FormatInt(e.At, 10), strconv.Itoa(total))
 	}
-	ttl := evenly((last+l.longest()-present)/1000) + l.spare
+	ttl := evenly(l.m.Needed(now).Microseconds()/1000) + l.spare
 	switch {
 	case total == 0: // only the instant is needed, by callers whose clocks are behind
 		return list, 901 + l.spare

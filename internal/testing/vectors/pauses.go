@@ -43,19 +43,17 @@ func (p *paused) operate(now int64, c *Case) {
 	}
 	before, _ := p.text(now)
 	var reply []int64
-	_, kind, amount, which := parse(c.Operation)
+	_, kind, amount, _ := parse(c.Operation)
 	if kind != 'l' {
 		p.m.See(now)
 	}
 	look := func() []int64 {
-		m := *p.m
-		allowed, holds, left := m.Take(now, 1)
-		return []int64{allowed, holds, left}
+		holds, free, left := p.m.Held(now)
+		return []int64{map[bool]int64{true: 1}[free], holds, left}
 	}
 	switch kind {
 	case 'l':
-		holds, free, left := p.m.Held(now)
-		reply = []int64{map[bool]int64{true: 1}[free], holds, left}
+		reply = look()
 	case 'x':
 		allowed, holds, left := p.m.Take(now, amount)
 		reply = []int64{allowed, holds, left}
@@ -70,13 +68,13 @@ func (p *paused) operate(now int64, c *Case) {
 	case 't': // <wait>/<quiet>:<step>:…
 		_, lengths, _ := strings.Cut(c.Operation, ":")
 		quiet, _, _ := strings.Cut(c.Operation[strings.Index(c.Operation, "/")+1:], ":")
-		which, _ = strconv.ParseInt(quiet, 10, 64)
+		forgets, _ := strconv.ParseInt(quiet, 10, 64)
 		var steps []int64
 		for _, length := range strings.Split(lengths, ":") {
 			long, _ := strconv.ParseInt(length, 10, 64)
 			steps = append(steps, long)
 		}
-		p.m.Strike(now, amount, which, steps)
+		p.m.Strike(now, amount, forgets, steps)
 		reply = look()
 	}
 	if text, left := p.text(now); kind != 'l' && text != before {

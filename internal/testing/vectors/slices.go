@@ -170,6 +170,7 @@ func (w *slicedWindow) operate(now int64, c *Case) {
 	switch n, kind, place, _ := parse(c.Operation); kind {
 	case 'd':
 		l := leaseOf(c.Operation)
+		l.waiting = max(l.waiting, 1)
 		count, long := l.size(int64(w.limit-used)), min(l.long, left)
 		w.m.Take(now, int(count), false)
 		w.ends = max(w.ends, now+long)
@@ -197,6 +198,8 @@ func slicesOfWindows() Group {
 		{7 * time.Second, "10d0/4000000/77", "A quarter of the window's permits. The state says until when they may be spent, from the start of the window on"},
 		{2 * time.Second, "10d9/60000000/78", "Callers wait for nine. The slice ends with its window"},
 		{time.Second, fmt.Sprintf("3g%d/0", int64(begins)), "What was not spent comes back to the window"},
+		{0, "7d7/1000000/79", "A slice that ends sooner does not change until when others may be spent"},
+		{0, "5d0/1000000/80", "A quarter of the last two permits is none. A slice has one of them all the same"},
 	})
 	return g
 }

@@ -8,7 +8,7 @@ import (
 // A step is an operation, so long after the one before it. What it shows stands beside it in the file.
 type step struct {
 	after     time.Duration // below 0: the clock steps back
-	operation string        // and behind a space the last argument of a call under an id, or a tenant
+	operation string        // and behind a space the last argument of a call under an id, a tenant, or another rule
 	about     string
 }
 
@@ -64,6 +64,9 @@ func narrate(of keeper, steps []step) (cases []Case) {
 			c.Beside.Before, c.Beside.TTLBefore = keys[1].at(now)
 		}
 		of.operate(now, &c)
+		if c.Args != nil {
+			c.Result = nil // the group's limiter has another rule
+		}
 		c.After, c.TTL = keys[0].at(now)
 		if len(keys) > 1 {
 			c.Beside.After, c.Beside.TTL = keys[1].at(now)

@@ -167,7 +167,7 @@ func texts(numbers ...int64) (all []string) {
 
 // All are the groups of the file.
 func All() []Group {
-	return slices.Concat(buckets(), logs(), windows(), held(), hashes(), zsets(), pauses(), callersClocks(), ids(), tickets(), reservations(), leasedSlices(), fairBuckets())
+	return slices.Concat(buckets(), logs(), windows(), held(), hashes(), zsets(), pauses(), callersClocks(), ids(), tickets(), reservations(), leasedSlices(), fairBuckets(), ofSeveralRules())
 }
 
 // steps makes so many cases. back: the clock steps back now and then.
