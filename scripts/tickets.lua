@@ -8,12 +8,14 @@
 -- Words    one more than the algorithm's: microseconds until tickets that end make room for the denied request, 0 if none do
 
 -- <limits>
--- beside has the key of the tickets of each key; and the texts of numbers that many keys of an execution have in common, as a format
--- costs as much as a command. No key has the name of one of these: each has a colon.
-local given, KEYS, beside = KEYS, {}, {}
-for i = 1, #given / 2 do
-  KEYS[i] = given[i]
-  beside[given[i]] = given[#given / 2 + i]
+-- beside has the key of the tickets of each key; and the texts of numbers that many keys of an execution have in common, as
+-- a format costs as much as a command. No key has the name of one of these: each has a colon.
+-- needs:
+-- sets: KEYS beside
+local sent, KEYS, beside = KEYS, {}, {}
+for i = 1, #sent / 2 do
+  KEYS[i] = sent[i]
+  beside[sent[i]] = sent[#sent / 2 + i]
 end
 -- </limits>
 
@@ -26,6 +28,8 @@ end
 --   lasting      how long they have to be kept at least, milliseconds
 --   first        a ticket of this execution is the only one
 --   soon         a word, see seek
+-- needs: beside call key now
+-- sets: first lasting leases outstanding soon
 local leases, outstanding, lasting, soon, first = beside[key], false, 0, 0
 if call == redis.pcall and not beside.settles then
   local held = call('ZCARD', leases)
@@ -47,6 +51,8 @@ end
 -- </load>
 
 -- <returns>
+-- needs: budget ended leases outstanding
+-- sets: budget outstanding
 local sums, count = {}, #ended / 2 -- of those that can come back together
 for i = 1, #ended, 2 do
   local permits, place, which = string.match(ended[i], '^(%d+)/(%d+/(%d+))/')
@@ -68,6 +74,8 @@ end
 
 -- <returns of log>
 -- One pass over the last 512 entries at most, which takes 1 to 2 µs each; what is in earlier entries stays, see giveback.
+-- needs: budget call corrupt ended exists gone instant key leases present rule said slack
+-- sets: budget oldest
 local sums, oldest = {}, 2 ^ 53
 for i = 1, #ended, 2 do
   local permits, where = string.match(ended[i], '^(%d+)/(%d+)/')
@@ -130,6 +138,8 @@ end
 -- When tickets that end make room for the first denied request: the least of max(ends, fits) for those that end first, where
 -- fits is when it fits once their permits are back. If 256 do not say so, the call asks again when the last of them ends.
 -- After the server's clock stepped back, no lease ends later than one that begins now.
+-- needs: allowed budget call leases now outstanding soon times
+-- sets: budget soon
 soon = 0
 if allowed < times and outstanding then
   local back, ends, fits, from, least = 0, 0, 2 ^ 53, 0, 2 ^ 53
@@ -160,6 +170,8 @@ end
 -- When enough permits have left each window or come back: the first instant at which the permits of entries that have left,
 -- and of tickets that have ended and whose entries have not left, reach what is over. That sum never falls. Of more than 256
 -- tickets the call asks again when the last of these ends.
+-- needs: allowed budget call corrupt exists key last leases now outstanding recent slot soon stored times
+-- sets: budget soon
 soon = 0
 if allowed < times and outstanding and exists then
   local some = call('ZRANGE', leases, '0', '255', 'WITHSCORES')
@@ -258,10 +270,14 @@ end
 -- </seek of log>
 
 -- <rules of slidingwindow_list>
+-- needs: allowed left limit n soon under used when window
+-- sets: soon
 soon = when(used + (allowed + 1) * n - limit, window, left, under)
 -- </rules of slidingwindow_list>
 
 -- <rules of slidinglog>
+-- needs: allowed bases left limits n rules soon total when windows
+-- sets: soon
 for r = 1, rules do
   local over = total - bases[r] + (allowed + 1) * n - limits[r]
   if over > 0 then soon = math.max(soon, when(over, windows[r], left[r], bases[r])) end
@@ -271,6 +287,8 @@ end
 -- <frees of bucket>
 -- In units, because exact returns are. What another rule's state gives back is not known to the microsecond, nor what comes
 -- back while permits are promised or leased: then the call asks again when a ticket ends.
+-- needs: allowed back capacity cost ends fits flow lag missing permit permits present rule theirs where which writes
+-- sets: back fits
 local gain = permits * permit
 if which == '1' then gain = math.max(gain - (present + ends - where) * flow, 0) end
 back = back + gain
@@ -283,6 +301,8 @@ end
 
 -- <exactly of bucket>
 -- With exact returns, as much as came back at the end, or when the state was written last.
+-- needs: now present state stops where which
+-- sets: where
 if which == '1' and state then
   local from = math.max(stops, tonumber(string.sub(state, 1, 16), 10) or now)
   where = where + math.max(present - from, 0)
@@ -290,23 +310,31 @@ end
 -- </exactly of bucket>
 
 -- <frees of datedwindow>
+-- needs: allowed back fits limit n permits start used where
+-- sets: back fits
 if where + 0 == start then back = back + permits end
 if used + (allowed + 1) * n - math.min(back, used) <= limit then fits = 0 end
 -- </frees of datedwindow>
 
 -- <frees of calendarwindow>
+-- needs: allowed back closes fits keep limit n permits used where
+-- sets: back fits
 if where + 0 == closes and keep >= closes then back = back + permits end
 if used + (allowed + 1) * n - math.min(back, used) <= limit then fits = 0 end
 -- </frees of calendarwindow>
 
 -- <soon>
 -- Behind the words of the algorithm.
+-- needs: out size soon
+-- sets: size
 out[size + 1] = soon
 size = size + 1
 -- </soon>
 
 -- <keep>
 -- Behind the store, which has just set ttl: tickets are kept for as long as their permits can count, and for their leases.
+-- needs: beside first lasting leases margin outstanding ttl
+-- sets:
 if outstanding then
   ttl = math.max(ttl + margin, lasting) + 4
   if first or redis.call('PTTL', leases) < ttl then
@@ -320,6 +348,8 @@ end
 -- </keep>
 
 -- <keep of log>
+-- needs: beside first lasting leases outstanding ttl
+-- sets:
 if outstanding then
   ttl = math.max(ttl, lasting) + 4
   if first or redis.call('PTTL', leases) < ttl then
@@ -334,11 +364,15 @@ end
 
 -- <full>
 -- Behind fit: one key has at most ten thousand tickets.
+-- needs: allowed fresh outstanding
+-- sets: allowed full
 local full = fresh and allowed > 0 and outstanding and outstanding >= 10000
 if full then allowed = 0 end
 -- </full>
 
 -- <full of log>
+-- needs: allowed fresh old outstanding slot
+-- sets: allowed full
 local full = (fresh or slot ~= old.where) and allowed > 0 and outstanding and outstanding >= 10000
 if full then allowed = 0 end
 -- </full of log>
@@ -348,6 +382,8 @@ if full then allowed = 0 end
 -- what giveback needs: '0' the words, '1' the instant, for exact returns, '2' neither, '3' the words, of a
 -- log. old is the ticket that takes more: they become one, unless the old one's window is over, or it is of another entry of a
 -- log: then both stay.
+-- needs: allowed beside first full how id lasting lease leases now old out outstanding permits size
+-- sets: first lasting outstanding
 if allowed > 0 then
   local where, which, total = out[size + 1], out[size + 2], permits
   if how == '1' then which = 1 end
@@ -378,6 +414,8 @@ end
 -- <tickets>
 -- In front of load, of an operation on one ticket: finds it before those are given back whose lease has ended, so that its
 -- permits stay its own until another call needs them.
+-- needs: amount back beside call key kind now operations out permits size stop which
+-- sets: amount back fresh how id kind lease old permits size stop tickets which
 local tickets, fresh, old, lease, how, id = beside[key], kind == 'a'
 beside.settles = false
 if fresh then

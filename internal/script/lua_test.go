@@ -169,6 +169,45 @@ func TestBlocksSayWhatTheyNeedAndSet(t *testing.T) {
 	}
 }
 
+// The same of tickets.lua, whose blocks stand around those of other files, and so apart from each other. What a block sets is
+// used by any other block of it, of the files that have tickets, or by a template; not by another block for the same place, such
+// as "keep of log" for "keep".
+func TestTicketsSayWhatTheyNeedAndSet(t *testing.T) {
+	raceflag.SkipSequential(t)
+	const name = "tickets.lua"
+	files := luaFiles(t)
+	others := names{}
+	for _, template := range slices.Concat(templates, ofSeveral, aroundSeveral) {
+		others.addAll(identifiers(files[template]))
+	}
+	others.addAll(identifiers(readLua(t, "tickets_one.lua")))
+	blocks := Parse(name, readLua(t, name)).Blocks()
+	for _, of := range []string{"bucket.lua", "calendarwindow.lua", "datedwindow.lua", "slidinglog.lua", "slidingwindow_list.lua"} {
+		for _, body := range Parse(of, files[of]).Blocks() {
+			others.addAll(analyse(t, of, body).free)
+		}
+	}
+	place := func(block string) string {
+		place, _, _ := strings.Cut(block, " of ")
+		return place
+	}
+	for block, body := range blocks {
+		after := maps.Clone(others)
+		for other, body := range blocks {
+			if place(other) != place(block) {
+				after.addAll(analyse(t, name, body).free)
+			}
+		}
+		used, sets := analyse(t, name, body), names{}
+		for changed := range (names{}).addAll(used.top, used.assigned) {
+			sets[changed] = after[changed]
+		}
+		maps.DeleteFunc(sets, func(_ string, after bool) bool { return !after })
+		require.Equal(t, used.free.String(), said(body, "needs"), "%s: needs of <%s>", name, block)
+		require.Equal(t, sets.String(), said(body, "sets"), "%s: sets of <%s>", name, block)
+	}
+}
+
 // said returns what the block's own line says, in alphabetical order.
 func said(body, what string) string {
 	for line := range strings.Lines(body) {

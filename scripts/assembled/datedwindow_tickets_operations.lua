@@ -40,12 +40,14 @@
 --        One -2 comes in place of what was not done because there was no time left, see many.lua.
 local call = redis.pcall
 -- <limits>
--- beside has the key of the tickets of each key; and the texts of numbers that many keys of an execution have in common, as a format
--- costs as much as a command. No key has the name of one of these: each has a colon.
-local given, KEYS, beside = KEYS, {}, {}
-for i = 1, #given / 2 do
-  KEYS[i] = given[i]
-  beside[given[i]] = given[#given / 2 + i]
+-- beside has the key of the tickets of each key; and the texts of numbers that many keys of an execution have in common, as
+-- a format costs as much as a command. No key has the name of one of these: each has a colon.
+-- needs:
+-- sets: KEYS beside
+local sent, KEYS, beside = KEYS, {}, {}
+for i = 1, #sent / 2 do
+  KEYS[i] = sent[i]
+  beside[sent[i]] = sent[#sent / 2 + i]
 end
 local budget, late = 500, {}
 -- <clock>
@@ -83,6 +85,8 @@ local function decide(key, operations)
     -- <tickets>
     -- In front of load, of an operation on one ticket: finds it before those are given back whose lease has ended, so that its
     -- permits stay its own until another call needs them.
+    -- needs: amount back beside call key kind now operations out permits size stop which
+    -- sets: amount back fresh how id kind lease old permits size stop tickets which
     local tickets, fresh, old, lease, how, id = beside[key], kind == 'a'
     beside.settles = false
     if fresh then
@@ -141,6 +145,8 @@ local function decide(key, operations)
     --   lasting      how long they have to be kept at least, milliseconds
     --   first        a ticket of this execution is the only one
     --   soon         a word, see seek
+    -- needs: beside call key now
+    -- sets: first lasting leases outstanding soon
     local leases, outstanding, lasting, soon, first = beside[key], false, 0, 0
     if call == redis.pcall and not beside.settles then
       local held = call('ZCARD', leases)
@@ -153,6 +159,8 @@ local function decide(key, operations)
           local ended = call('ZRANGEBYSCORE', leases, '-inf', beside.now, 'WITHSCORES', 'LIMIT', '0', '100')
           if ended.err then return ended end
           -- <returns>
+          -- needs: budget ended leases outstanding
+          -- sets: budget outstanding
           local sums, count = {}, #ended / 2 -- of those that can come back together
           for i = 1, #ended, 2 do
             local permits, place, which = string.match(ended[i], '^(%d+)/(%d+/(%d+))/')
@@ -269,6 +277,8 @@ local function decide(key, operations)
                 end
               -- <keep>
               -- Behind the store, which has just set ttl: tickets are kept for as long as their permits can count, and for their leases.
+              -- needs: beside first lasting leases margin outstanding ttl
+              -- sets:
               if outstanding then
                 ttl = math.max(ttl + margin, lasting) + 4
                 if first or redis.call('PTTL', leases) < ttl then
@@ -391,6 +401,8 @@ local function decide(key, operations)
           end
         -- <keep>
         -- Behind the store, which has just set ttl: tickets are kept for as long as their permits can count, and for their leases.
+        -- needs: beside first lasting leases margin outstanding ttl
+        -- sets:
         if outstanding then
           ttl = math.max(ttl + margin, lasting) + 4
           if first or redis.call('PTTL', leases) < ttl then
@@ -432,6 +444,8 @@ local function decide(key, operations)
       -- When tickets that end make room for the first denied request: the least of max(ends, fits) for those that end first, where
       -- fits is when it fits once their permits are back. If 256 do not say so, the call asks again when the last of them ends.
       -- After the server's clock stepped back, no lease ends later than one that begins now.
+      -- needs: allowed budget call leases now outstanding soon times
+      -- sets: budget soon
       soon = 0
       if allowed < times and outstanding then
         local back, ends, fits, from, least = 0, 0, 2 ^ 53, 0, 2 ^ 53
@@ -447,6 +461,8 @@ local function decide(key, operations)
               redis.call('ZADD', leases, now + ends, some[i])
             end
             -- <frees>
+            -- needs: allowed back fits limit n permits start used where
+            -- sets: back fits
             if where + 0 == start then back = back + permits end
             if used + (allowed + 1) * n - math.min(back, used) <= limit then fits = 0 end
             least = math.min(least, math.max(ends, fits))
@@ -473,6 +489,8 @@ local function decide(key, operations)
       out[size + 3] = start + lasts - now
       size = size + 3
       -- Behind the words of the algorithm.
+      -- needs: out size soon
+      -- sets: size
       out[size + 1] = soon
       size = size + 1
       -- <slice>
@@ -500,6 +518,8 @@ local function decide(key, operations)
           end
         -- <keep>
         -- Behind the store, which has just set ttl: tickets are kept for as long as their permits can count, and for their leases.
+        -- needs: beside first lasting leases margin outstanding ttl
+        -- sets:
         if outstanding then
           ttl = math.max(ttl + margin, lasting) + 4
           if first or redis.call('PTTL', leases) < ttl then
@@ -529,12 +549,16 @@ local function decide(key, operations)
       end
       -- <full>
       -- Behind fit: one key has at most ten thousand tickets.
+      -- needs: allowed fresh outstanding
+      -- sets: allowed full
       local full = fresh and allowed > 0 and outstanding and outstanding >= 10000
       if full then allowed = 0 end
       -- <seek>
       -- When tickets that end make room for the first denied request: the least of max(ends, fits) for those that end first, where
       -- fits is when it fits once their permits are back. If 256 do not say so, the call asks again when the last of them ends.
       -- After the server's clock stepped back, no lease ends later than one that begins now.
+      -- needs: allowed budget call leases now outstanding soon times
+      -- sets: budget soon
       soon = 0
       if allowed < times and outstanding then
         local back, ends, fits, from, least = 0, 0, 2 ^ 53, 0, 2 ^ 53
@@ -550,6 +574,8 @@ local function decide(key, operations)
               redis.call('ZADD', leases, now + ends, some[i])
             end
             -- <frees>
+            -- needs: allowed back fits limit n permits start used where
+            -- sets: back fits
             if where + 0 == start then back = back + permits end
             if used + (allowed + 1) * n - math.min(back, used) <= limit then fits = 0 end
             least = math.min(least, math.max(ends, fits))
@@ -574,6 +600,8 @@ local function decide(key, operations)
       out[size + 3] = start + lasts - now
       size = size + 3
       -- Behind the words of the algorithm.
+      -- needs: out size soon
+      -- sets: size
       out[size + 1] = soon
       size = size + 1
       -- <ticket>
@@ -587,6 +615,8 @@ local function decide(key, operations)
       -- what giveback needs: '0' the words, '1' the instant, for exact returns, '2' neither, '3' the words, of a
       -- log. old is the ticket that takes more: they become one, unless the old one's window is over, or it is of another entry of a
       -- log: then both stay.
+      -- needs: allowed beside first full how id lasting lease leases now old out outstanding permits size
+      -- sets: first lasting outstanding
       if allowed > 0 then
         local where, which, total = out[size + 1], out[size + 2], permits
         if how == '1' then which = 1 end
@@ -631,6 +661,8 @@ local function decide(key, operations)
           end
         -- <keep>
         -- Behind the store, which has just set ttl: tickets are kept for as long as their permits can count, and for their leases.
+        -- needs: beside first lasting leases margin outstanding ttl
+        -- sets:
         if outstanding then
           ttl = math.max(ttl + margin, lasting) + 4
           if first or redis.call('PTTL', leases) < ttl then
@@ -675,6 +707,8 @@ local function decide(key, operations)
         -- When tickets that end make room for the first denied request: the least of max(ends, fits) for those that end first, where
         -- fits is when it fits once their permits are back. If 256 do not say so, the call asks again when the last of them ends.
         -- After the server's clock stepped back, no lease ends later than one that begins now.
+        -- needs: allowed budget call leases now outstanding soon times
+        -- sets: budget soon
         soon = 0
         if allowed < times and outstanding then
           local back, ends, fits, from, least = 0, 0, 2 ^ 53, 0, 2 ^ 53
@@ -690,6 +724,8 @@ local function decide(key, operations)
                 redis.call('ZADD', leases, now + ends, some[i])
               end
               -- <frees>
+              -- needs: allowed back fits limit n permits start used where
+              -- sets: back fits
               if where + 0 == start then back = back + permits end
               if used + (allowed + 1) * n - math.min(back, used) <= limit then fits = 0 end
               least = math.min(least, math.max(ends, fits))
@@ -714,6 +750,8 @@ local function decide(key, operations)
         out[size + 3] = start + lasts - now
         size = size + 3
         -- Behind the words of the algorithm.
+        -- needs: out size soon
+        -- sets: size
         out[size + 1] = soon
         size = size + 1
         if kind == 'e' then
@@ -747,6 +785,8 @@ local function decide(key, operations)
           end
         -- <keep>
         -- Behind the store, which has just set ttl: tickets are kept for as long as their permits can count, and for their leases.
+        -- needs: beside first lasting leases margin outstanding ttl
+        -- sets:
         if outstanding then
           ttl = math.max(ttl + margin, lasting) + 4
           if first or redis.call('PTTL', leases) < ttl then
