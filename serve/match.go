@@ -141,13 +141,17 @@ func (w wildcard) matches(name string) bool {
 	return true
 }
 
-const longestKey = 1_000 // longer ones are hashed
+const (
+	longestKey = 1_000 // longer ones are hashed
+	keySize    = 64    // of most keys at most
+)
 
 var escape = strings.NewReplacer(`\`, `\\`, `|`, `\|`, `=`, `\=`)
 
 // keyOf is the key of a descriptor: no two descriptors have one, unless entries share a threshold.
 func keyOf(domain string, d *common.RateLimitDescriptor, shared []string) string {
 	var b strings.Builder
+	b.Grow(keySize)
 	b.WriteString(escape.Replace(domain))
 	for i, entry := range d.GetEntries() {
 		value := entry.GetValue()

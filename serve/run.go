@@ -102,7 +102,7 @@ func Run(ctx context.Context, c redis.UniversalClient, o Options, on Listeners, 
 			}
 		})
 	}
-	rpc := grpc.NewServer(grpc.NumStreamWorkers(streamWorkers), grpc.InitialConnWindowSize(connWindow))
+	rpc := grpc.NewServer(grpc.NumStreamWorkers(streamWorkers), grpc.InitialConnWindowSize(connWindow), grpc.ForceServerCodecV2(newCodec()))
 	pb.RegisterRateLimitServiceServer(rpc, s)
 	healthpb.RegisterHealthServer(rpc, h.server)
 	if on.GRPC != nil {
