@@ -110,7 +110,7 @@ func fairBuckets() []Group {
 		{1 * time.Microsecond, "2x1 b", "A tenant that comes new begins at the line, and may take what is kept for those who come new"},
 		{1 * time.Microsecond, "2x1 a", "Denied: two permits would move the line, and so have to leave what is kept for the other one, 1.5 permits, and for new ones, one permit"},
 		{3 * time.Second, "1x1 a", "Three seconds later there is room for one. The line moves. Of both keys only marks, the line, what is owed and the limit's head change, so their TTLs stay"},
-		{0, "1x1 b", "This tenant is behind the line by as much, and what it takes is owed no more"},
+		{999_998 * time.Microsecond, "1x1 b", "This tenant is behind the line by a permit, and what it takes is owed no more. The instant is divisible by 16, so the TTLs are set"},
 		{0, "2c1 b", "A charge counts against the share, moves no line, and is taken in any case"},
 		{time.Second, "1g/0 b", "A permit comes back, to the limit and to the tenant's mark. Then both keys are written anew, with their TTLs"},
 		{9 * time.Second, "1x1 a", "The epoch is over. A call that moves the line begins another: marks count from the line, and who was counted in the last one counts until the end of this one"},

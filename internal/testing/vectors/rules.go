@@ -74,7 +74,7 @@ func bucketOfTwoRates() Group {
 		{0, "1x1", "For the rule that wrote the state nothing has changed: 7.4 permits are missing before"},
 		{time.Second, "1x1 faster", "The state is of a second ago. Too many permits are still missing"},
 		{600 * time.Millisecond, "1x1 faster", "Now it takes a permit, and the state is of this rule"},
-		{0, "5x1", "The first rule again: what is missing is the same, in its units, rounded up, and the state is of this rule"},
+		{600 * time.Millisecond, "5x1", "The first rule again: what the faster one found missing has gone on by that one's rate. It is rounded up to units of this rule, of which the state is now"},
 	})
 	return g
 }

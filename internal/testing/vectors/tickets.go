@@ -22,12 +22,24 @@ type ticketed struct {
 
 func (t *ticketed) keys(*Case) []*kept { return []*kept{&t.key, &t.tickets} }
 
-func (t *ticketed) out() map[string]int64 {
+// ticketsIn are the tickets of a key, and when their leases end.
+func ticketsIn(k kept) map[string]int64 {
 	out := map[string]int64{}
-	if there, ok := t.tickets.state.(map[string]int64); ok {
+	if there, ok := k.state.(map[string]int64); ok {
 		maps.Copy(out, there)
 	}
 	return out
+}
+
+// ticketOf is the ticket of an operation, and the lease and the id that it, or a new one, has.
+func ticketOf(operation string) (name string, lease int64, id string) {
+	_, name, ok := strings.Cut(operation, "/")
+	if !ok {
+		return "", 0, ""
+	}
+	parts := strings.Split(name, "/")
+	lease, _ = strconv.ParseInt(parts[len(parts)-2], 10, 64)
+	return name, lease, parts[len(parts)-1]
 }
 
 // byEnd are the tickets, those first that end first.
@@ -82,15 +94,8 @@ func (t *ticketed) write(now int64, out map[string]int64, fresh int64, back bool
 
 func (t *ticketed) operate(now int64, c *Case) {
 	n, kind, _, _ := parse(c.Operation)
-	var lease int64
-	var id, name string
-	if at := strings.IndexByte(c.Operation, '/'); at > 0 {
-		name = c.Operation[at+1:]
-		parts := strings.Split(name, "/")
-		lease, _ = strconv.ParseInt(parts[len(parts)-2], 10, 64)
-		id = parts[len(parts)-1]
-	}
-	out := t.out()
+	name, lease, id := ticketOf(c.Operation)
+	out := ticketsIn(t.tickets)
 	_, there := out[name]
 	give := func(permits int64) int64 {
 		before, _ := t.b.present(now)
@@ -155,7 +160,9 @@ func (t *ticketed) operate(now int64, c *Case) {
 		if c.Reply = append(c.Reply, append(reply(a), 0, 0)...); a.Allowed {
 			total := int64(n)
 			if kind == 'm' {
-				delete(out, name)
+				if delete(out, name); len(out) == 0 {
+					t.tickets.delete() // another name, and so another key, with a TTL of its own
+				}
 				total += permitsOf(name)
 			} else {
 				c.Result = resultOf(a)
@@ -199,8 +206,9 @@ func tickets() []Group {
 		{0, "1m2/2/0/0/4000000/JOB1", "The ticket takes one permit more: the member has another name"},
 		{time.Second, "1u2/3/0/0/4000000/JOB1", "It is settled: one permit was used, so two come back, and the ticket goes"},
 		{0, "1a2/4000000/JOB2", "Another ticket"},
+		{0, "3x1", "The ticket ends in four seconds, but three permits fit in seven, when enough is restored besides"},
 		{4 * time.Second, "look", "Its lease has ended: any call gives it back first, and a look too writes that"},
 		{0, "2u2/1/0/0/4000000/JOB2", "It is settled too late: all that was used is charged"},
 	})
-	return []Group{g}
+	return []Group{g, ticketsOfWindows()}
 }
