@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -68,11 +69,14 @@ type call struct {
 
 // start starts a client of the server of a stage. The test is skipped if a program is missing.
 func start(t *testing.T, language string, s *limitertest.Stage) *other {
-	return startAt(t, language, s.Admin.(*redis.Client).Options().Addr)
+	return startAt(t, language, s.Admin.(*redis.Client).Options().Addr, patience)
 }
 
-// startAt starts a client of the server at an address.
-func startAt(t *testing.T, language, addr string) *other {
+// patience is how long a client waits for a reply that comes, also on a busy machine.
+const patience = 20 * time.Second
+
+// startAt starts a client of the server at an address, that waits so long for a reply.
+func startAt(t *testing.T, language, addr string, timeout time.Duration) *other {
 	files, err := filepath.Glob(filepath.Join(language, "*"))
 	require.NoError(t, err)
 	for _, file := range files { // the go command runs a test again when a file has changed that the test itself has read
@@ -82,14 +86,15 @@ func startAt(t *testing.T, language, addr string) *other {
 	var cmd *exec.Cmd
 	host, port, err := net.SplitHostPort(addr)
 	require.NoError(t, err)
+	ms := strconv.FormatInt(timeout.Milliseconds(), 10)
 	switch language {
 	case "python":
 		redistest.Require(t, "python3")
-		cmd = exec.Command("python3", "-B", filepath.Join("python", "drive.py"), host, port)
+		cmd = exec.Command("python3", "-B", filepath.Join("python", "drive.py"), host, port, ms)
 	case "typescript":
 		redistest.Require(t, "node", "tsc")
 		built := compiled(t)
-		cmd = exec.Command("node", filepath.Join(built, "drive.js"), host, port)
+		cmd = exec.Command("node", filepath.Join(built, "drive.js"), host, port, ms)
 		folder, err := filepath.Abs("scripts")
 		require.NoError(t, err)
 		cmd.Env = append(os.Environ(), "RATELIMIT_SCRIPTS="+folder)

@@ -30,7 +30,11 @@ func TestClientsNeverSendACallAgain(t *testing.T) {
 				t.Parallel()
 				server := redistest.Start(t)
 				proxy := redistest.NewProxy(t, server.Addr())
-				o := startAt(t, language, proxy.Addr())
+				timeout := patience
+				if failure.says == "time" {
+					timeout = time.Second
+				}
+				o := startAt(t, language, proxy.Addr(), timeout)
 				require.Equal(t, 9, o.ask(theBucket).Remaining)
 
 				arrives := failure.lose(proxy)
@@ -60,7 +64,7 @@ func TestClientsSendAScriptThatTheServerHasNot(t *testing.T) {
 			t.Parallel()
 			server := redistest.Start(t)
 			admin := server.Client(t)
-			o := startAt(t, language, server.Addr())
+			o := startAt(t, language, server.Addr(), patience)
 			for left := 9; left > 6; left-- {
 				require.Equal(t, left, o.ask(theBucket).Remaining)
 				require.NoError(t, admin.ScriptFlush(ctx).Err())
@@ -86,7 +90,7 @@ func TestClientsOfAnotherServerSayWhatItReplied(t *testing.T) {
 					_, _ = c.Write([]byte("HTTP/1.1 400 Bad Request\r\n\r\n"))
 				}
 			}()
-			o := startAt(t, language, listener.Addr().String())
+			o := startAt(t, language, listener.Addr().String(), patience)
 			for range 2 {
 				_, failed := o.try(theBucket)
 				require.Contains(t, failed, "HTTP/1.1 400 Bad Request")
@@ -102,7 +106,7 @@ func TestErrorsOfClientsSayTheCause(t *testing.T) {
 			t.Parallel()
 			server := redistest.Start(t)
 			admin := server.Client(t)
-			o := startAt(t, language, server.Addr())
+			o := startAt(t, language, server.Addr(), patience)
 			const key = "ratelimit:default:tokenbucket{k}"
 
 			require.NoError(t, admin.LPush(ctx, key, "x").Err())

@@ -1,4 +1,4 @@
-"""Answers calls, one a line of JSON, for the tests: python3 drive.py HOST PORT."""
+"""Answers calls, one a line of JSON, for the tests: python3 drive.py HOST PORT MILLISECONDS."""
 
 import dataclasses
 import json
@@ -6,7 +6,7 @@ import sys
 
 import ratelimit
 
-redis = ratelimit.Redis(sys.argv[1], int(sys.argv[2]))
+redis = ratelimit.Redis(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]) / 1000)
 made = {"tokenbucket": ratelimit.TokenBucket, "slidingwindow-list": ratelimit.SlidingWindow}
 for line in sys.stdin:
     call = json.loads(line)

@@ -1,9 +1,9 @@
-// Answers calls, one a line of JSON, for the tests: node drive.js HOST PORT.
+// Answers calls, one a line of JSON, for the tests: node drive.js HOST PORT MILLISECONDS.
 
 import { createInterface } from "node:readline";
 import { Redis, slidingWindow, tokenBucket } from "./ratelimit";
 
-const redis = new Redis(process.argv[2], Number(process.argv[3]));
+const redis = new Redis(process.argv[2], Number(process.argv[3]), Number(process.argv[4]));
 (async () => {
   for await (const line of createInterface({ input: process.stdin })) {
     const call = JSON.parse(line);
