@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"context"
 	"math/rand/v2"
+	"time"
 
 	"github.com/tryacquire/ratelimit/internal/await"
 	"github.com/tryacquire/ratelimit/internal/decision"
@@ -35,10 +36,13 @@ func (l *Leased) direct(ctx context.Context, key string, n int, f *lease.Flight)
 	return r, nil
 }
 
-// fly sends what a flight asks for in goroutines that end with the client's calls.
+// flightTime bounds what nobody waits for: no slice lasts longer. A client without timeouts may never return.
+const flightTime = 10 * time.Second
+
+// fly sends what a flight asks for in goroutines of their own.
 func (l *Leased) fly(f *lease.Flight) {
 	for _, u := range f.Back {
-		go func() { _ = l.giveBack(context.Background(), f.Key(), u) }()
+		go l.giveBackInTime(f.Key(), u)
 	}
 	if f.Ahead != nil {
 		go l.ask(f.Ahead)
@@ -51,6 +55,8 @@ func (l *Leased) fly(f *lease.Flight) {
 // ask asks Redis for a slice. It is called in a goroutine of its own, because whoever needs the slice may leave.
 func (l *Leased) ask(f *lease.Flight) {
 	await.GrowStack()
+	ctx, cancel := context.WithTimeout(context.Background(), flightTime)
+	defer cancel()
 	began := l.watch.begin()
 	o := Observation{Call: callLease, Key: f.Key(), N: f.Want, Source: SourceRedis}
 	returned := false
@@ -63,7 +69,7 @@ func (l *Leased) ask(f *lease.Flight) {
 			l.watch.end(context.Background(), began, o)
 		}
 	}()
-	reply, err := l.core.operate(context.Background(), f.Key(), redisexec.Operation{
+	reply, err := l.core.operate(ctx, f.Key(), redisexec.Operation{
 		Op: redisexec.Lease, N: f.Want, Times: 1,
 		Detail: &redisexec.Detail{Waiting: f.Waiting, Longest: f.Long.Microseconds(), Epoch: 2 + rand.Int64N(exact.Bound-2)},
 	})
@@ -83,7 +89,7 @@ func (l *Leased) ask(f *lease.Flight) {
 	reply.Done()
 	o.Taken = f.Outcome().Left // the permit of a call that waited is observed with that call
 	if unused.N > 0 {
-		_ = l.giveBack(context.Background(), f.Key(), unused)
+		l.giveBackInTime(f.Key(), unused)
 	}
 }
 
@@ -103,6 +109,13 @@ func (l *Leased) reply(r Result) lease.Reply {
 		reply.Ends = r.ResetAfter - l.known[len(l.known)-1].Window
 	}
 	return reply
+}
+
+// giveBackInTime is giveBack in the background.
+func (l *Leased) giveBackInTime(key string, u lease.Unused) {
+	ctx, cancel := context.WithTimeout(context.Background(), flightTime)
+	defer cancel()
+	_ = l.giveBack(ctx, key, u)
 }
 
 // giveBack gives back permits of a slice that nobody will spend.

@@ -256,6 +256,37 @@ func TestACallerWhoLeaves(t *testing.T) {
 	})
 }
 
+// TestASliceWhoseReplyNeverComes, as of a client without timeouts whose connection is dead, is waited for no longer than a
+// slice lasts.
+func TestASliceWhoseReplyNeverComes(t *testing.T) {
+	for name, opts := range map[string][]ratelimit.Option{"merged": nil, "alone": {ratelimit.WithoutMerging()}} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, e *ratelimittest.Env) {
+				l := ratelimit.Must(ratelimit.NewLeased(ratelimit.Must(ratelimit.NewTokenBucket(e.Client(), ratelimit.PerSecond(1000), 1000, opts...))))
+				for range heat(t, e, l, "k").Remaining {
+					must(t)(l.TryAcquire(ctx, "k"))
+				}
+				e.Advance(time.Second / 2)
+				var dead atomic.Bool
+				test := make(chan struct{})
+				e.Client().AddHook(onCommand(func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+					if dead.Swap(false) {
+						<-test
+					}
+					return next(ctx, cmd)
+				}))
+				dead.Store(true)
+				from := time.Now()
+				_, err := l.TryAcquire(ctx, "k")
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+				require.Equal(t, 10*time.Second, time.Since(from))
+				require.True(t, must(t)(l.TryAcquire(ctx, "k")).Allowed)
+				close(test)
+			})
+		})
+	}
+}
+
 // TestAHookThatPanics in a goroutine of a slice does not end the process.
 func TestAHookThatPanics(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *ratelimittest.Env) {
