@@ -1,17 +1,20 @@
 package ticketleases
 
-// Rules are what a search is about: one limit of a bucket or of a fixed window that opens with its first permit.
+// Rules are what a search is about: one limit of a bucket or of a fixed window that opens with its first permit, or several of a
+// log.
 type Rules struct {
-	Bucket bool // with exact returns
-	Limit  int8 // permits
-	Span   int8 // of a window, ticks
-	Permit int8 // of a bucket, units
-	Flow   int8 // of a bucket, units that a tick restores
-	Lease  int8
-	Most   int // tickets that one call gives back
-	Steps  []int8
-	Losses bool
-	Bare   bool // there is a limiter without the option
+	Bucket  bool     // with exact returns
+	Windows []Window // of a log
+	Slot    int8     // of a log with a resolution, or a sub-window, ticks
+	Limit   int8     // permits; of a log, the most of a call
+	Span    int8     // of a window, ticks
+	Permit  int8     // of a bucket, units
+	Flow    int8     // of a bucket, units that a tick restores
+	Lease   int8
+	Most    int // tickets that one call gives back
+	Steps   []int8
+	Losses  bool
+	Bare    bool // there is a limiter without the option
 
 	// What wrong rules do.
 	LateAsInTime bool // a settlement of a ticket that is gone settles the difference all the same
@@ -21,6 +24,8 @@ type Rules struct {
 	Anywhere     bool // permits are given back to another window too
 	InFull       bool // a bucket gets back what it has refilled
 	SettlesAgain bool // a settlement that was answered by an error is repeated
+	Shortest     bool // a log forgets what has left its shortest window
+	FromTheStart bool // permits are dated at the first tick of their slot
 }
 
 // rewound is the state as a call finds it. After the server's clock stepped back, a window begins now, with its count; a
@@ -40,10 +45,18 @@ func (w *World) rewound(r *Rules) key {
 }
 
 // placeOf is where permits are that are taken now.
-func (w *World) placeOf(*Rules) int8 { return w.key.at }
+func (w *World) placeOf(r *Rules) int8 {
+	if r.Windows != nil {
+		return w.slot(r)
+	}
+	return w.key.at
+}
 
 // take takes n permits, if they fit.
 func (w *World) take(r *Rules, n int8) bool {
+	if r.Windows != nil {
+		return w.logTake(r, n)
+	}
 	k := w.rewound(r)
 	if r.Bucket && k.used+n*r.Permit > r.Limit*r.Permit || !r.Bucket && k.used+n > r.Limit {
 		return false
@@ -56,10 +69,17 @@ func (w *World) take(r *Rules, n int8) bool {
 func (w *World) charge(r *Rules, n int8) {
 	w.write(r, w.rewound(r), n)
 	w.use(use{n: n, charge: true})
-	w.debt += n
+	if r.Windows == nil {
+		w.debt += n
+	}
 }
 
 func (w *World) write(r *Rules, k key, n int8) {
+	if r.Windows != nil {
+		w.logRewind(r)
+		w.logWrite(r, n)
+		return
+	}
 	if !w.key.exists || !r.Bucket && -w.key.at >= r.Span {
 		w.opened(r)
 	}
@@ -84,6 +104,10 @@ func (w *World) opened(r *Rules) {
 
 // giveBack gives n permits of a ticket back.
 func (w *World) giveBack(r *Rules, t member, n int8) {
+	if r.Windows != nil {
+		w.logGiveBack(r, t.place, n)
+		return
+	}
 	if !w.key.exists {
 		return
 	}
@@ -118,6 +142,10 @@ func (w *World) giveBack(r *Rules, t member, n int8) {
 
 // pass drops what has expired.
 func (w *World) pass(r *Rules) {
+	if r.Windows != nil {
+		w.logPass(r)
+		return
+	}
 	k := &w.key
 	if r.Bucket {
 		if k.exists && k.used+r.Flow*k.at < 0 {
@@ -158,6 +186,9 @@ func (w *World) counts(u use) int8 {
 // excess is by how much what is taken exceeds the rule, in the smallest units: in the present window, or in the worst
 // interval that ends now.
 func (w *World) excess(r *Rules) int {
+	if r.Windows != nil {
+		return w.logExcess(r)
+	}
 	if !r.Bucket {
 		sum := 0
 		for _, u := range w.uses {
@@ -183,6 +214,10 @@ func (w *World) excess(r *Rules) int {
 // a ticket whose permits still count.
 func (w *World) check(r *Rules, freed bool) {
 	if r.Bucket || !freed || r.Bare || r.Steps != nil || w.members[0].id != 0 && w.members[0].ends <= 0 {
+		return
+	}
+	if r.Windows != nil {
+		w.logCheck(r)
 		return
 	}
 	k, sum := w.rewound(r), int8(0)

@@ -21,6 +21,20 @@ func bucket(change func(r *Rules)) *Rules {
 	return r
 }
 
+func log(change func(r *Rules)) *Rules {
+	r := &Rules{Windows: []Window{{2, 2}, {3, 5}}, Limit: 3, Lease: 2, Most: 1}
+	change(r)
+	return r
+}
+
+// list is a sliding window of two sub-windows.
+func list(change func(r *Rules)) *Rules {
+	return log(func(r *Rules) {
+		r.Windows, r.Slot = []Window{{3, 4}}, 2
+		change(r)
+	})
+}
+
 // TestNothingExceedsTheRule: with RATELIMIT_LONG=1 each history has a call more.
 func TestNothingExceedsTheRule(t *testing.T) {
 	for name, r := range map[string]*Rules{
@@ -31,6 +45,13 @@ func TestNothingExceedsTheRule(t *testing.T) {
 		"a bucket":                    bucket(func(r *Rules) { r.Losses = true }),
 		"a bucket beside another":     bucket(func(r *Rules) { r.Bare, r.Most, r.Permit, r.Lease = true, 2, 3, 3 }),
 		"a bucket, the clock is fast": bucket(func(r *Rules) { r.Steps = []int8{2} }),
+		"a log":                       log(func(r *Rules) { r.Losses = true }),
+		"a log beside another":        log(func(r *Rules) { r.Bare, r.Most = true, 2 }),
+		"a log, long leases":          log(func(r *Rules) { r.Lease, r.Most = 6, 2 }),
+		"a log, the clock is fast":    log(func(r *Rules) { r.Steps = []int8{2} }),
+		"a list":                      list(func(r *Rules) { r.Losses = true }),
+		"a list beside another":       list(func(r *Rules) { r.Bare, r.Lease = true, 5 }),
+		"a list, the clock is fast":   list(func(r *Rules) { r.Steps = []int8{1, 3} }),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -63,11 +84,25 @@ func TestTheSearchFindsWhatOtherRulesBreak(t *testing.T) {
 		"the clock steps back into a window that is over": {window(func(r *Rules) { r.Lease, r.Steps = 4, []int8{-5} }), 2, 0},
 		"a bucket gets back what it has refilled":         {bucket(func(r *Rules) { r.InFull = true }), 5, 0},
 		"a bucket, a late settlement":                     {bucket(func(r *Rules) { r.LateAsInTime = true }), 4, 0},
+		"a log, a late settlement":                        {log(func(r *Rules) { r.LateAsInTime = true }), 1, 0},
+		"a log joins the permits of two entries":          {log(func(r *Rules) { r.JoinsWindows = true }), 1, 2},
+		"a log gives back to another entry":               {log(func(r *Rules) { r.Anywhere = true }), 2, 0},
+		"a log forgets by its shortest window":            {log(func(r *Rules) { r.Shortest = true }), 3, 0},
+		"a list gives back to another entry":              {list(func(r *Rules) { r.Anywhere = true }), 3, 0},
+		"a sub-window leaves with its first tick":         {list(func(r *Rules) { r.FromTheStart = true }), 3, 0},
+		// The right rule. By the microsecond, the same instant has to be used again after the clock stepped back: then a settlement
+		// takes permits off those that were taken there.
+		"a log, the clock steps back": {log(func(r *Rules) {
+			r.Windows, r.Limit, r.Lease, r.Steps = []Window{{2, 3}}, 2, 6, []int8{-1}
+		}), 1, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			calls, pause := 5, 3
-			if test.rules.Bucket || test.rules.Losses || test.rules.Steps != nil {
+			switch {
+			case test.rules.Windows != nil && test.rules.Steps != nil:
+				calls, pause = 6, 2
+			case test.rules.Bucket || test.rules.Losses || test.rules.Steps != nil:
 				calls, pause = 4, 5
 			}
 			found := Search(test.rules, calls, pause)

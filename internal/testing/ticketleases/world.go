@@ -13,6 +13,8 @@ type World struct {
 	members [mostTickets]member // in Redis, those first that end first
 	held    [mostTickets]member // what processes know of theirs; a settled one is gone, ends is not used
 	uses    [mostUses]use       // in their order
+	entries [mostEntries]entry  // of a log, in their order
+	phase   int8                // ticks since the slot of a log began
 	debt    int8                // permits that were charged, and clocks that ran ahead: what may exceed a bucket's bound
 	Leak    int8                // permits that the key counts, and nobody took
 }
@@ -98,6 +100,7 @@ func (w *World) apply(r *Rules, m Move) (out Outcome, ok bool) {
 	switch m.Op {
 	case Step:
 		w.step(m.N)
+		w.turn(r, m.N)
 		return out, true
 	case Forget:
 		if !w.forgets(r) {
@@ -140,8 +143,8 @@ func (w *World) apply(r *Rules, m Move) (out Outcome, ok bool) {
 	}
 	switch m.Op {
 	case More, Extend:
-		if of.lost {
-			return out, false // Redis is not asked
+		if of.lost || m.Op == More && w.splits(r, of) && w.unusedID() == 0 {
+			return out, false // Redis is not asked, or there are too many tickets here
 		}
 		out = w.more(r, m, of)
 	case Settle:
@@ -151,6 +154,11 @@ func (w *World) apply(r *Rules, m Move) (out Outcome, ok bool) {
 		out = w.settle(r, m, of)
 	}
 	return out, true
+}
+
+// splits reports whether what a ticket takes more is a ticket of its own, because it is of another entry of a log.
+func (w *World) splits(r *Rules, of member) bool {
+	return r.Windows != nil && w.slot(r) != of.place && !r.JoinsWindows
 }
 
 // more is also an Extend, which takes nothing.
@@ -170,7 +178,14 @@ func (w *World) more(r *Rules, m Move, of member) (out Outcome) {
 	w.add(renewed)
 	w.free(r)
 	if m.Op == More {
-		if out.Allowed = w.take(r, m.N); out.Allowed {
+		if out.Allowed = w.take(r, m.N); out.Allowed && w.splits(r, of) {
+			part := member{id: w.unusedID(), n: m.N, place: w.placeOf(r), ends: r.Lease}
+			w.add(part)
+			w.use(use{n: m.N, ticket: part.id})
+			if m.Lost == Nothing {
+				w.hold(part)
+			}
+		} else if out.Allowed {
 			grown := renewed
 			grown.n, grown.place = m.N, w.placeOf(r)
 			if r.Bucket {
@@ -263,7 +278,7 @@ func (w *World) forgets(r *Rules) bool {
 	for last > 0 && w.members[last].id == 0 {
 		last--
 	}
-	return w.members[last].id != 0 && w.members[last].ends <= 0 && (r.Bare || w.rewound(r).used == 0)
+	return w.members[last].id != 0 && w.members[last].ends <= 0 && (r.Bare || w.rewound(r).used == 0 && w.entries == [mostEntries]entry{})
 }
 
 // settled says how many permits of a ticket were used: those that were taken first.
@@ -366,6 +381,7 @@ func (w *World) add(t member) {
 // tick lets a tick pass.
 func (w *World) tick(r *Rules) {
 	w.shift(-1)
+	w.turn(r, 1)
 	for i := range w.uses {
 		if w.uses[i].n > 0 {
 			w.uses[i].at = max(w.uses[i].at-1, -100)
@@ -384,10 +400,22 @@ func (w *World) step(n int8) {
 	}
 }
 
+// turn moves the clock within a slot.
+func (w *World) turn(r *Rules, n int8) {
+	if r.Slot > 1 {
+		w.phase = ((w.phase+n)%r.Slot + r.Slot) % r.Slot
+	}
+}
+
 // shift moves all that Redis holds, and what processes know of it.
 func (w *World) shift(ticks int8) {
 	if w.key.exists {
 		w.key.at = max(w.key.at+ticks, -100)
+	}
+	for i := range w.entries {
+		if e := &w.entries[i]; e.n > 0 {
+			e.at = max(e.at+ticks, -100)
+		}
 	}
 	for _, all := range []*[mostTickets]member{&w.members, &w.held} {
 		for i := range all {
