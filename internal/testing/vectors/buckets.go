@@ -124,8 +124,8 @@ func buckets() (groups []Group) {
 		back         bool
 		cases        int
 	}{
-		{count: 7, period: time.Minute, burst: 5, permit: 60_000_000, flow: 7, cases: 20},
-		{count: 100, period: time.Second, burst: 200, permit: 10_000, flow: 1, back: true, cases: 15},
+		{count: 7, period: time.Minute, burst: 5, permit: 60_000_000, flow: 7, cases: 12},
+		{count: 100, period: time.Second, burst: 200, permit: 10_000, flow: 1, back: true, cases: 12},
 		{count: 3, period: time.Second, burst: 3, permit: 1_000_000, flow: 3, every: time.Second, back: true, cases: 15},
 		{count: 1_000_003, period: time.Hour, burst: 1_000_000, permit: 3_600_000_000, flow: 1_000_003, every: time.Microsecond, cases: 8},
 		{leaky: true, count: 30, period: time.Minute, burst: 4, permit: 2_000_000, flow: 1, back: true, cases: 12},

@@ -17,7 +17,7 @@ func held() []Group {
 	rng := model.Seeded(seed + 302)
 	key, now := &model.InFlight{}, int64(start)
 	ids := []string{"A", "B", "job"}
-	for len(g.Cases) < 40 {
+	for len(g.Cases) < 36 {
 		now += rng.Int64N(1200) * 1000
 		if rng.IntN(12) == 0 {
 			now -= 5_000_000 // the server's clock steps back

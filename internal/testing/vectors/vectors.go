@@ -165,9 +165,14 @@ func texts(numbers ...int64) (all []string) {
 	return all
 }
 
-// All are the groups of the file.
+// All are the groups of the file: first the chosen cases, each of which says what it shows, and then random histories.
 func All() []Group {
-	return slices.Concat(buckets(), logs(), windows(), held(), hashes(), zsets(), pauses(), callersClocks(), ids(), tickets(), reservations(), leasedSlices(), fairBuckets(), ofSeveralRules())
+	all := slices.Concat(basics(), zsets(), pauses(), callersClocks(), ofSeveralRules(), ids(), tickets(), reservations(), leasedSlices(), fairBuckets())
+	for _, g := range slices.Concat(buckets(), logs(), windows(), held(), hashes()) {
+		g.About = "a random history"
+		all = append(all, g)
+	}
+	return all
 }
 
 // steps makes so many cases. back: the clock steps back now and then.
