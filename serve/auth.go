@@ -21,7 +21,7 @@ import (
 // is missing is left out, as Envoy does, and a request without descriptors is allowed. status=403 answers denials with
 // 403: nginx knows no others than 401 and 403.
 func (s *Service) Auth() http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return s.traced(func(w http.ResponseWriter, r *http.Request) {
 		query, err := url.ParseQuery(r.URL.RawQuery)
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)

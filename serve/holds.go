@@ -80,7 +80,7 @@ func (s *Service) makeHold(of spec) (*holder, error) {
 		if s.options.Outage.Fallback == "deny" {
 			secondary = ratelimit.DenyHolds()
 		}
-		h.Holder, err = ratelimit.NewHoldFallback(redis, secondary, s.options.Outage.around(&s.breaker)...)
+		h.Holder, err = ratelimit.NewHoldFallback(redis, secondary, append(s.options.Outage.around(&s.breaker), s.observed...)...)
 	}
 	return h, err
 }

@@ -14,7 +14,7 @@ const longestBody = 1 << 20
 // JSON answers POST with a RateLimitRequest in JSON, for clients without gRPC: 200 or 429 with the RateLimitResponse. A
 // request that is none is 400, and one that cannot be decided 503.
 func (s *Service) JSON() http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return s.traced(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodPost {
 			w.Header().Set("Allow", http.MethodPost)
 			http.Error(w, "POST a RateLimitRequest in JSON", http.StatusMethodNotAllowed)

@@ -66,7 +66,7 @@ func (s spec) local(instances int) (ratelimit.Limiter, error) {
 const mostLimiters = 16_384
 
 // policy returns what puts the outage policy around a limiter.
-func (o Outage) policy(breaker *ratelimit.Breaker) (func(spec, ratelimit.Limiter) (ratelimit.Limiter, error), error) {
+func (o Outage) policy(breaker *ratelimit.Breaker, opts ...ratelimit.PolicyOption) (func(spec, ratelimit.Limiter) (ratelimit.Limiter, error), error) {
 	var secondary func(spec) (ratelimit.Limiter, error)
 	switch instances := max(o.Instances, 1); o.Fallback {
 	case "":
@@ -81,7 +81,7 @@ func (o Outage) policy(breaker *ratelimit.Breaker) (func(spec, ratelimit.Limiter
 		return nil, fmt.Errorf("%w: the fallback %q is not known; write allow, deny or local, or leave it out to answer with errors",
 			ratelimit.ErrInvalidConfig, o.Fallback)
 	}
-	around := o.around(breaker)
+	around := append(o.around(breaker), opts...)
 	return func(s spec, primary ratelimit.Limiter) (ratelimit.Limiter, error) {
 		other, err := secondary(s)
 		if err != nil {

@@ -27,14 +27,15 @@ func (s *Service) make(of spec, keys int) (made, error) {
 		return made{}, err
 	}
 	m := made{Limiter: l}
+	opts := append(slices.Clip(s.observed), ratelimit.WithMaxKeys(keys))
 	counts := of.countDenied // then it is asked each time, and its limit is another one
 	if s.options.Leases && !counts {
-		if leased, err := ratelimit.NewLeased(l, ratelimit.WithMaxKeys(keys)); err == nil {
+		if leased, err := ratelimit.NewLeased(l, opts...); err == nil {
 			m.Limiter, m.leased = leased, leased
 		} // otherwise its slices would be too short, or its algorithm has none
 	}
 	if s.options.Denials > 0 && !counts {
-		m.Limiter, err = ratelimit.NewDenyCache(m.Limiter, ratelimit.WithMaxDenial(s.options.Denials), ratelimit.WithMaxKeys(keys))
+		m.Limiter, err = ratelimit.NewDenyCache(m.Limiter, append(opts, ratelimit.WithMaxDenial(s.options.Denials))...)
 		if err != nil {
 			return made{}, err
 		}

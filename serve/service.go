@@ -3,6 +3,7 @@ package serve
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -10,6 +11,7 @@ import (
 
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -60,6 +62,9 @@ type Options struct {
 	// and adds how long requests took.
 	OriginalMetrics bool
 
+	// Traces records a span of each request: which rules are over their limits, and whether Redis or memory said so. nil: none.
+	Traces trace.TracerProvider
+
 	// Limiters are given to each limiter on Redis, for tests: WithClock.
 	Limiters []ratelimit.Option
 }
@@ -78,6 +83,7 @@ type Service struct {
 	pb.UnimplementedRateLimitServiceServer
 	client    ratelimit.Client
 	options   Options
+	observed  []ratelimit.PolicyOption // of what goes around limiters: an observer, if there are traces
 	outage    func(spec, ratelimit.Limiter) (ratelimit.Limiter, error)
 	overrides *recent.Cache[spec, ratelimit.Limiter] // of limits that come with requests
 	current   atomic.Pointer[state]
@@ -85,6 +91,7 @@ type Service struct {
 	limiters  map[spec]made     // of the rules in force
 	breaker   ratelimit.Breaker // of all of them, and of the holds
 	stats     stats
+	tracer    trace.Tracer // nil: no spans
 	now       func() time.Time
 	retry     time.Duration // see firstRetry
 	begun     chan struct{} // closed when the first config is in force
@@ -106,12 +113,17 @@ func New(c ratelimit.Client, o Options) (*Service, error) {
 		return nil, fmt.Errorf("%w: the config comes from files or from a management server; leave one out, and give the server a connection", ratelimit.ErrInvalidConfig)
 	}
 	s := &Service{client: c, options: o, now: time.Now, retry: firstRetry, begun: make(chan struct{})}
+	if o.Traces != nil {
+		s.tracer = o.Traces.Tracer(scope)
+		s.observed = []ratelimit.PolicyOption{ratelimit.WithObserver(noteSource)}
+		s.options.Limiters = append(slices.Clip(o.Limiters), ratelimit.WithObserver(noteSource))
+	}
 	var err error
-	if s.outage, err = o.Outage.policy(&s.breaker); err != nil {
+	if s.outage, err = o.Outage.policy(&s.breaker, s.observed...); err != nil {
 		return nil, err
 	}
 	s.overrides = recent.New(mostLimiters, func(of spec) (ratelimit.Limiter, error) {
-		l, err := of.build(c, o.Limiters...)
+		l, err := of.build(c, s.options.Limiters...)
 		if err != nil {
 			return nil, err
 		}
@@ -133,6 +145,15 @@ func New(c ratelimit.Client, o Options) (*Service, error) {
 
 // ShouldRateLimit decides a request. A request that is denied is an answer, not an error.
 func (s *Service) ShouldRateLimit(ctx context.Context, r *pb.RateLimitRequest) (*pb.RateLimitResponse, error) {
+	if s.tracer != nil {
+		return s.inSpan(ctx, r)
+	}
+	answer, _, err := s.answer(ctx, r)
+	return answer, err
+}
+
+// answer decides a request, and has its descriptors too.
+func (s *Service) answer(ctx context.Context, r *pb.RateLimitRequest) (*pb.RateLimitResponse, []descriptor, error) {
 	if s.options.OriginalMetrics {
 		defer func(begin time.Time) { s.stats.times.note(time.Since(begin)) }(time.Now())
 	}
@@ -142,17 +163,17 @@ func (s *Service) ShouldRateLimit(ctx context.Context, r *pb.RateLimitRequest) (
 	}
 	if c == nil {
 		s.stats.failures.Add(1)
-		return nil, status.Error(codes.Unavailable, "no config has come from the management server yet")
+		return nil, nil, status.Error(codes.Unavailable, "no config has come from the management server yet")
 	}
 	all, err := s.descriptors(c, r)
 	if err != nil {
 		s.stats.mistakes.Add(1)
-		return nil, err
+		return nil, nil, err
 	}
 	over, err := s.decide(ctx, all)
 	if err != nil {
 		s.stats.failures.Add(1)
-		return nil, err
+		return nil, nil, err
 	}
 	now := s.now()
 	answer := &pb.RateLimitResponse{OverallCode: pb.RateLimitResponse_OK}
@@ -174,7 +195,7 @@ func (s *Service) ShouldRateLimit(ctx context.Context, r *pb.RateLimitRequest) (
 		answer.OverallCode = pb.RateLimitResponse_OK
 		s.stats.shadowed.Add(1)
 	}
-	return answer, nil
+	return answer, all, nil
 }
 
 // headers tell the client of the descriptor that denies, or else of that which has the least left.

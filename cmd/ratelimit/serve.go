@@ -28,6 +28,7 @@ type serveFlags struct {
 	redis               redisFlags
 	cluster             bool
 	sentinel            string
+	traces              bool
 	folder              string
 	check               bool
 	xds, node           string
@@ -69,6 +70,7 @@ It may be down at the start. Of a Sentinel, --addr or REDIS_URL is a sentinel.`,
 	fs.StringVar(&f.options.Outage.Fallback, "outage", "", "what to do while Redis does not answer: allow, deny or local; without it, answer with an error")
 	fs.DurationVar(&f.options.Outage.Budget, "budget", 20*time.Millisecond, "how long a request waits for Redis, if there is an outage policy")
 	fs.IntVar(&f.options.Outage.Instances, "instances", 1, "by how many processes limits are divided while local decides")
+	fs.BoolVar(&f.traces, "traces", false, "send a span of each request by OTLP, as the variables OTEL_… say")
 	fs.StringVar(&f.grpc, "grpc", ":8081", "where gRPC listens; empty: nowhere")
 	fs.StringVar(&f.http, "http", ":8080", "where /json and /healthcheck are; empty: nowhere")
 	fs.StringVar(&f.metrics, "metrics", ":9102", "where /metrics is, for Prometheus; empty: nowhere")
@@ -116,6 +118,14 @@ func (p program) serve(ctx context.Context, f *serveFlags, asJSON bool) error {
 		return err
 	}
 	defer c.Close()
+	if f.traces {
+		provider, flush, err := tracing(ctx, p.environ, log)
+		if err != nil {
+			return err
+		}
+		defer flush()
+		f.options.Traces = provider
+	}
 	var on serve.Listeners
 	var config net.ListenConfig
 	for _, l := range []struct {
