@@ -204,3 +204,18 @@ func TestContestantsHaveUniqueNames(t *testing.T) {
 		require.True(t, seen[name], "no contestant is called %s", name)
 	}
 }
+
+// TestCostTable: a row for each cell, a column for each contestant, and the median of its rounds.
+func TestCostTable(t *testing.T) {
+	costs := byRound{}
+	for i, c := range onClients() {
+		for _, round := range []float64{3, 1, 2} {
+			costs.add(cell{64, 1000, allowed}, c.name, float64(10*i)+round)
+		}
+	}
+	tab := costTable("T", costs)
+	require.Equal(t, []string{"", "on go-redis", "on rueidis", "rueidislimiter", "rueidis by hand", "on valkey-go", "valkeylimiter", "valkey-go by hand"}, tab.header)
+	require.Len(t, tab.rows, len(clientCallers)*len(clientKeys))
+	require.Equal(t, []string{"64 callers, 1,000 keys, allowed", "2.00", "12.0", "22.0", "32.0", "42.0", "52.0", "62.0"}, tab.rows[6])
+	require.Equal(t, []string{"one caller, one hot key, allowed", unknown, unknown, unknown, unknown, unknown, unknown, unknown}, tab.rows[0])
+}

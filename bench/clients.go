@@ -44,44 +44,55 @@ var (
 // clusterTestbed has the clients of three masters.
 func clusterTestbed(h *host) (*testbed, error) {
 	cluster := redistest.StartCluster(h)
-	master := cluster.Masters()[0]
-	b := &testbed{server: master, admin: master.Client(h), cluster: cluster.Client(h)}
-	return b, b.openOthers(h, master.Addr())
+	masters := cluster.Masters()
+	b := &testbed{server: masters[0], admin: masters[0].Client(h), cluster: cluster.Client(h)}
+	for _, other := range masters[1:] {
+		b.others = append(b.others, other.Client(h))
+	}
+	return b, b.openOthers(h, masters[0].Addr())
 }
 
-// measureClients has the decisions a second of each contestant in each cell, by rounds.
-func measureClients(ctx context.Context, b *testbed, o options) (map[cell]map[string][]float64, error) {
+// byRound has what was measured of each contestant in each cell, round by round.
+type byRound map[cell]map[string][]float64
+
+func (b byRound) add(c cell, name string, value float64) {
+	if b[c] == nil {
+		b[c] = map[string][]float64{}
+	}
+	b[c][name] = append(b[c][name], value)
+}
+
+// measureClients has decisions a second, and microseconds of all processors for a decision.
+func measureClients(ctx context.Context, b *testbed, o options) (rates, costs byRound, err error) {
 	keys := users(1000)
 	entrants, err := enter(ctx, b, onClients(), o, keys)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	rates := map[cell]map[string][]float64{}
+	rates, costs = byRound{}, byRound{}
 	for round := range o.rounds {
 		for _, callers := range clientCallers {
 			for _, n := range clientKeys {
 				c := cell{callers, n, allowed}
 				progress("clients, round %d of %d: %s", round+1, o.rounds, c)
-				if rates[c] == nil {
-					rates[c] = map[string][]float64{}
-				}
 				for i := range entrants {
 					e := entrants[(i+round)%len(entrants)]
 					l := load{contestant: e.contestant, decide: e.decide, verdict: allowed, callers: callers, keys: keys[:n]}
 					s, err := l.measure(ctx, b, o.duration)
 					if err != nil {
-						return nil, err
+						return nil, nil, err
 					}
-					rates[c][e.name] = append(rates[c][e.name], s[perSecond])
+					rates.add(c, e.name, s[perSecond])
+					costs.add(c, e.name, s[processors])
 				}
 			}
 		}
 	}
-	return rates, nil
+	return rates, costs, nil
 }
 
 // clientTable has a row for each cell, with ratios that are taken in each round.
-func clientTable(title string, rates map[cell]map[string][]float64) table {
+func clientTable(title string, rates byRound) table {
 	t := table{
 		title: title,
 		note: "Fixed windows, in decisions a second. *By hand* is INCRBY and PEXPIRE in a script, sent by the client's own `Lua` type. " +
@@ -98,6 +109,29 @@ func clientTable(title string, rates map[cell]map[string][]float64) table {
 				for _, other := range []string{strings.TrimSuffix(client, "-go") + "limiter", client + " by hand", "on go-redis"} {
 					row = append(row, interval(ratios(own, rates[c][other])))
 				}
+			}
+			t.add(row...)
+		}
+	}
+	return t
+}
+
+// costTable has a row for each cell. Other work on the machine changes these figures less than decisions a second.
+func costTable(title string, costs byRound) table {
+	t := table{
+		title:  title,
+		note:   "Microseconds of the processors for a decision, those of the callers and of the servers: medians.",
+		header: []string{""},
+	}
+	for _, c := range onClients() {
+		t.header = append(t.header, c.name)
+	}
+	for _, n := range clientKeys {
+		for _, callers := range clientCallers {
+			c := cell{callers, n, allowed}
+			row := []string{c.String()}
+			for _, one := range onClients() {
+				row = append(row, number(stats.Median(costs[c][one.name])))
 			}
 			t.add(row...)
 		}
@@ -135,11 +169,13 @@ func otherClients(ctx context.Context, h *host, o options) error {
 	r.paragraph(clientHeading)
 	r.paragraph("Made by `go run . -clients` on %s, apart from the rest of this page. %s", time.Now().UTC().Format(time.DateOnly), where)
 	for i, b := range []*testbed{alone, cluster} {
-		rates, err := measureClients(ctx, b, o)
+		rates, costs, err := measureClients(ctx, b, o)
 		if err != nil {
 			return err
 		}
-		r.table(clientTable([]string{"One server", "A Cluster of three masters"}[i], rates))
+		title := []string{"One server", "A Cluster of three masters"}[i]
+		r.table(clientTable(title, rates))
+		r.table(costTable(title+": processors", costs))
 	}
 	return saveSection(o, clientHeading, r.String())
 }

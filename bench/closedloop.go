@@ -33,6 +33,7 @@ const (
 	allocBytes // per call
 	serverTime // microseconds per decision, of the commands
 	serverCPU  // microseconds per decision, of the whole process
+	processors // microseconds per decision, of the callers' process and of all servers
 	failures   // share of the calls
 	surprises  // share of the decisions: not the verdict
 	metrics
@@ -75,6 +76,10 @@ func (l load) measure(ctx context.Context, b *testbed, d time.Duration) (sample,
 	ready.Wait() // what it took to start them is not the contestant's
 
 	before, err := takeTally(ctx, b.admin)
+	var othersBefore float64
+	if err == nil {
+		othersBefore, err = b.othersCPU(ctx)
+	}
 	if err != nil {
 		phase.Store(stopping)
 		close(begin)
@@ -83,6 +88,7 @@ func (l load) measure(ctx context.Context, b *testbed, d time.Duration) (sample,
 	runtime.GC() // not for what others left
 	var memoryBefore, memoryAfter runtime.MemStats
 	runtime.ReadMemStats(&memoryBefore)
+	ownBefore := ownProcessor()
 	close(begin)
 	time.Sleep(d / 5)
 	phase.Store(measuring)
@@ -91,9 +97,14 @@ func (l load) measure(ctx context.Context, b *testbed, d time.Duration) (sample,
 	phase.Store(stopping)
 	elapsed := time.Since(start)
 	done.Wait()
+	own := ownProcessor() - ownBefore
 
 	runtime.ReadMemStats(&memoryAfter)
 	after, err := takeTally(ctx, b.admin)
+	if err != nil {
+		return sample{}, err
+	}
+	others, err := b.othersCPU(ctx)
 	if err != nil {
 		return sample{}, err
 	}
@@ -111,6 +122,7 @@ func (l load) measure(ctx context.Context, b *testbed, d time.Duration) (sample,
 		allocBytes: float64(memoryAfter.TotalAlloc-memoryBefore.TotalAlloc) / float64(total.calls),
 		serverTime: l.serverTime(cost) / decisions,
 		serverCPU:  cost.cpu / decisions,
+		processors: (own + cost.cpu + others - othersBefore) / decisions,
 		failures:   float64(total.failed) / float64(total.calls),
 		surprises:  float64(total.surprising) / decisions,
 	}, nil

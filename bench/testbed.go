@@ -19,7 +19,8 @@ import (
 // settings it comes with.
 type testbed struct {
 	server *redistest.Server
-	admin  *redis.Client // of the server itself, not through a proxy
+	admin  *redis.Client   // of the server itself, not through a proxy
+	others []*redis.Client // of the other masters of a Cluster
 
 	client  *redis.Client
 	cluster *redis.ClusterClient // nil: the server is alone
@@ -54,6 +55,19 @@ func (b *testbed) openOthers(h *host, addr string) (err error) {
 	}
 	h.Cleanup(b.valkey.Close)
 	return nil
+}
+
+// othersCPU is what the processes of the other masters have used, in microseconds.
+func (b *testbed) othersCPU(ctx context.Context) (float64, error) {
+	sum := 0.0
+	for _, other := range b.others {
+		t, err := takeTally(ctx, other)
+		if err != nil {
+			return 0, err
+		}
+		sum += t.cpu
+	}
+	return sum, nil
 }
 
 // users are the keys of a benchmark, all of one length.
