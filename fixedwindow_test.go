@@ -1,6 +1,7 @@
 package ratelimit_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -86,7 +87,8 @@ func TestAlignedRulesByClocksApartDoNotReopenEachOthersWindows(t *testing.T) {
 func TestFixedWindowAfterTheRestOfAnAlignedOne(t *testing.T) {
 	s := limitertest.OnMiniredis(t)
 	l := ratelimit.Must(ratelimit.NewFixedWindow(s.Client, 3, time.Second))
-	require.NoError(t, s.Admin.Set(ctx, "ratelimit:default:fixedwindow{k}", "1/1000/1000500", 2*time.Millisecond).Err())
+	held := fmt.Sprintf("1/%d/1000500", s.Now.UnixMicro()-999_500)
+	require.NoError(t, s.Admin.Set(ctx, "ratelimit:default:fixedwindow{k}", held, 2*time.Millisecond).Err())
 	require.Equal(t, ratelimit.Result{Allowed: true, Limit: 3, Window: time.Second, Remaining: 1, ResetAfter: time.Millisecond},
 		must(t)(l.TryAcquire(ctx, "k")))
 }

@@ -50,7 +50,7 @@ type ticketLease struct {
 const (
 	byPlace   = "0/" // the words of the ticket say where
 	byInstant = "1/" // the instant, for exact returns
-	byNumber  = "2/"
+	byNumber  = "2/" // all of them, if no slices are out
 	byEntry   = "3/" // the words, and what a ticket takes more is a part of its own if it is of another entry
 )
 

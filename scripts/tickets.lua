@@ -4,7 +4,7 @@
 --
 -- KEYS     behind the key, or all keys, that of the tickets of each
 -- State    of the tickets: a sorted set with a member for each, "<permits>/<where>/<which>/<lease>/<id>", whose score is the
---          instant at which the lease ends. where and which are what the block giveback needs; where is 0 if it needs none
+--          instant at which the lease ends. where and which are what the block giveback needs
 -- Words    one more than the algorithm's: microseconds until tickets that end make room for the denied request, 0 if none do
 
 -- <limits>
@@ -52,12 +52,13 @@ end
 
 -- <returns>
 -- needs: budget ended leases outstanding
--- sets: budget outstanding
-local sums, count = {}, #ended / 2 -- of those that can come back together
+-- sets: budget earliest outstanding
+local sums, count, earliest = {}, #ended / 2, 2 ^ 53 -- of those that can come back together
 for i = 1, #ended, 2 do
   local permits, place, which = string.match(ended[i], '^(%d+)/(%d+/(%d+))/')
   if not permits then return {err = 'CORRUPT no tickets'} end
   if which == '1' then place = string.format('%s/%s/%d', place, ended[i + 1], i) end
+  -- <together?/>
   sums[place] = (sums[place] or 0) + permits
   budget = budget - 2
 end
@@ -299,10 +300,21 @@ if not theirs and writes == rule then
 end
 -- </frees of bucket>
 
+-- <together of bucket>
+-- Without exact returns, all come back as if taken with the first of them: slices may have to know (spare).
+-- needs: earliest place which
+-- sets: earliest
+if which == '0' then
+  earliest = math.min(earliest, string.match(place, '^%d+'))
+  place = '0/0'
+end
+-- </together of bucket>
+
 -- <exactly of bucket>
 -- With exact returns, as much as came back at the end, or when the state was written last.
--- needs: now present state stops where which
+-- needs: earliest now present state stops where which
 -- sets: where
+if which == '0' then where = earliest end
 if which == '1' and state then
   local from = math.max(stops, tonumber(string.sub(state, 1, 16), 10) or now)
   where = where + math.max(present - from, 0)
@@ -310,9 +322,9 @@ end
 -- </exactly of bucket>
 
 -- <frees of datedwindow>
--- needs: allowed back fits limit n permits start used where
+-- needs: allowed back fits limit n permits start used where window
 -- sets: back fits
-if where + 0 == start then back = back + permits end
+if math.abs(start - where) < math.min(window, 2000) then back = back + permits end
 if used + (allowed + 1) * n - math.min(back, used) <= limit then fits = 0 end
 -- </frees of datedwindow>
 
@@ -379,7 +391,7 @@ if full then allowed = 0 end
 
 -- <begin>
 -- Behind ticket, whose words it makes those of the ticket's name; the second is -1 if there are too many tickets. how says
--- what giveback needs: '0' the words, '1' the instant, for exact returns, '2' neither, '3' the words, of a
+-- what giveback needs: '0' the words, '1' the instant, for exact returns, '2' the instant if slices are out, '3' the words, of a
 -- log. old is the ticket that takes more: they become one, unless the old one's window is over, or it is of another entry of a
 -- log: then both stay.
 -- needs: allowed beside first full how id lasting lease leases now old out outstanding permits size
@@ -387,9 +399,8 @@ if full then allowed = 0 end
 if allowed > 0 then
   local where, which, total = out[size + 1], out[size + 2], permits
   if how == '1' then which = 1 end
-  if how == '2' then where = 0 end
   if old then
-    if how == '1' then where = old.where end
+    if how == '1' or how == '2' then where = old.where end
     local joins = where == old.where and which == old.which
     if joins then total = total + old.permits end
     if joins or how ~= '3' then redis.call('ZREM', leases, old.name) end
@@ -397,7 +408,13 @@ if allowed > 0 then
   out[size + 1] = where
   out[size + 2] = which
   -- A number costs Redis more than its text, and a format more than to join texts; total has less than 14 digits.
-  local place = how == '2' and '0/0' or string.format('%d/%d', where, which)
+  local place
+  if how == '2' and where == now then
+    beside.now = beside.now or string.format('%d', now)
+    place = beside.now .. '/0'
+  else
+    place = string.format('%d/%d', where, which)
+  end
   if lease ~= beside.lease then
     beside.lease = lease
     beside.ends = string.format('%d', now + lease)

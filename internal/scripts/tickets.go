@@ -47,8 +47,10 @@ func addTickets(f *script.File) *script.File {
 		f = f.Set("rules", rules).Set("ended", forOperations(Of(name).whole).Blocks()["load"])
 		seek = own["seek"] + tickets["seek of log"]
 	}
-	if exactly, ok := tickets["exactly of "+name]; ok {
-		f = f.Set("exactly", exactly)
+	for _, block := range []string{"together", "exactly"} {
+		if own, ok := tickets[block+" of "+name]; ok {
+			f = f.Set(block, own)
+		}
 	}
 	return f.Set("state", own["load"]).Set("frees", tickets["frees of "+name]).Set("seek", seek).
 		Set("store", "-- <write/>\n-- <keep/>\n").Set("write", own["store"]).

@@ -324,12 +324,17 @@ local function decide(skipped, request)
               if code >= 100000 then slack = 10 ^ exponent end -- of five digits, more may have been cut
             end
           else
-            local longest, margin, ends
-            used, longest, margin, ends = string.match(state, '^(%d+)/%d+/([1-9]%d*)@?(%d*)~?(%d*)$') -- written by datedwindow.lua
+            local from, longest, margin, ends
+            used, from, longest, margin, ends = string.match(state, '^(%d+)/(%d+)/([1-9]%d*)(@?%d*)~?(%d*)$') -- written by datedwindow.lua
             if used then
               theirs = math.floor(longest / 1000) -- the rest of an aligned window has microseconds
               slack = 3
-              if left > 0 then left = math.max(left - 1 - (tonumber(margin) or 0), 0) end
+              if left > 0 and margin == '' then -- the TTL is longer, and a window may be written many times by both
+                local time = redis.call('TIME')
+                left = math.max(math.ceil((from + longest - time[2]) / 1000 - time[1] * 1000), 0)
+              elseif left > 0 then
+                left = math.max(left - 1 - (tonumber(string.sub(margin, 2)) or 0), 0)
+              end
               if ends ~= '' then out = math.floor(theirs - ends / 1000) end
             end
           end

@@ -160,8 +160,8 @@ local function decide(key, operations)
           if ended.err then return ended end
           -- <returns>
           -- needs: budget ended leases outstanding
-          -- sets: budget outstanding
-          local sums, count = {}, #ended / 2 -- of those that can come back together
+          -- sets: budget earliest outstanding
+          local sums, count, earliest = {}, #ended / 2, 2 ^ 53 -- of those that can come back together
           for i = 1, #ended, 2 do
             local permits, place, which = string.match(ended[i], '^(%d+)/(%d+/(%d+))/')
             if not permits then return {err = 'CORRUPT no tickets'} end
@@ -248,10 +248,11 @@ local function decide(key, operations)
             -- <giveback>
             -- By callers' clocks, a window that is unused again stays for as long as their skew: otherwise
             -- a clock that is behind would begin the window before it again.
-            -- needs: key back start used longest written margin where
+            -- needs: key back start used longest written margin where window
             -- sets: given used
             local given = 0
-            if where == '' or start == where + 0 then given = math.min(back, used) end
+            -- fixedwindow.lua moves the start to a whole millisecond, and servers round TTLs in their own ways.
+            if where == '' or math.abs(start - where) < math.min(window, 2000) then given = math.min(back, used) end
             if given > 0 and given == used then
               if written == '' then
                 redis.call('UNLINK', key)
@@ -372,10 +373,11 @@ local function decide(key, operations)
       -- <giveback>
       -- By callers' clocks, a window that is unused again stays for as long as their skew: otherwise
       -- a clock that is behind would begin the window before it again.
-      -- needs: key back start used longest written margin where
+      -- needs: key back start used longest written margin where window
       -- sets: given used
       local given = 0
-      if where == '' or start == where + 0 then given = math.min(back, used) end
+      -- fixedwindow.lua moves the start to a whole millisecond, and servers round TTLs in their own ways.
+      if where == '' or math.abs(start - where) < math.min(window, 2000) then given = math.min(back, used) end
       if given > 0 and given == used then
         if written == '' then
           redis.call('UNLINK', key)
@@ -461,9 +463,9 @@ local function decide(key, operations)
               redis.call('ZADD', leases, now + ends, some[i])
             end
             -- <frees>
-            -- needs: allowed back fits limit n permits start used where
+            -- needs: allowed back fits limit n permits start used where window
             -- sets: back fits
-            if where + 0 == start then back = back + permits end
+            if math.abs(start - where) < math.min(window, 2000) then back = back + permits end
             if used + (allowed + 1) * n - math.min(back, used) <= limit then fits = 0 end
             least = math.min(least, math.max(ends, fits))
             budget = budget - 2
@@ -574,9 +576,9 @@ local function decide(key, operations)
               redis.call('ZADD', leases, now + ends, some[i])
             end
             -- <frees>
-            -- needs: allowed back fits limit n permits start used where
+            -- needs: allowed back fits limit n permits start used where window
             -- sets: back fits
-            if where + 0 == start then back = back + permits end
+            if math.abs(start - where) < math.min(window, 2000) then back = back + permits end
             if used + (allowed + 1) * n - math.min(back, used) <= limit then fits = 0 end
             least = math.min(least, math.max(ends, fits))
             budget = budget - 2
@@ -612,7 +614,7 @@ local function decide(key, operations)
       out[size + 2] = 0
       -- <begin>
       -- Behind ticket, whose words it makes those of the ticket's name; the second is -1 if there are too many tickets. how says
-      -- what giveback needs: '0' the words, '1' the instant, for exact returns, '2' neither, '3' the words, of a
+      -- what giveback needs: '0' the words, '1' the instant, for exact returns, '2' the instant if slices are out, '3' the words, of a
       -- log. old is the ticket that takes more: they become one, unless the old one's window is over, or it is of another entry of a
       -- log: then both stay.
       -- needs: allowed beside first full how id lasting lease leases now old out outstanding permits size
@@ -620,9 +622,8 @@ local function decide(key, operations)
       if allowed > 0 then
         local where, which, total = out[size + 1], out[size + 2], permits
         if how == '1' then which = 1 end
-        if how == '2' then where = 0 end
         if old then
-          if how == '1' then where = old.where end
+          if how == '1' or how == '2' then where = old.where end
           local joins = where == old.where and which == old.which
           if joins then total = total + old.permits end
           if joins or how ~= '3' then redis.call('ZREM', leases, old.name) end
@@ -630,7 +631,13 @@ local function decide(key, operations)
         out[size + 1] = where
         out[size + 2] = which
         -- A number costs Redis more than its text, and a format more than to join texts; total has less than 14 digits.
-        local place = how == '2' and '0/0' or string.format('%d/%d', where, which)
+        local place
+        if how == '2' and where == now then
+          beside.now = beside.now or string.format('%d', now)
+          place = beside.now .. '/0'
+        else
+          place = string.format('%d/%d', where, which)
+        end
         if lease ~= beside.lease then
           beside.lease = lease
           beside.ends = string.format('%d', now + lease)
@@ -724,9 +731,9 @@ local function decide(key, operations)
                 redis.call('ZADD', leases, now + ends, some[i])
               end
               -- <frees>
-              -- needs: allowed back fits limit n permits start used where
+              -- needs: allowed back fits limit n permits start used where window
               -- sets: back fits
-              if where + 0 == start then back = back + permits end
+              if math.abs(start - where) < math.min(window, 2000) then back = back + permits end
               if used + (allowed + 1) * n - math.min(back, used) <= limit then fits = 0 end
               least = math.min(least, math.max(ends, fits))
               budget = budget - 2

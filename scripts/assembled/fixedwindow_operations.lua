@@ -79,12 +79,17 @@ local function decide(key, operations)
             if code >= 100000 then slack = 10 ^ exponent end -- of five digits, more may have been cut
           end
         else
-          local longest, margin, ends
-          used, longest, margin, ends = string.match(state, '^(%d+)/%d+/([1-9]%d*)@?(%d*)~?(%d*)$') -- written by datedwindow.lua
+          local from, longest, margin, ends
+          used, from, longest, margin, ends = string.match(state, '^(%d+)/(%d+)/([1-9]%d*)(@?%d*)~?(%d*)$') -- written by datedwindow.lua
           if used then
             theirs = math.floor(longest / 1000) -- the rest of an aligned window has microseconds
             slack = 3
-            if left > 0 then left = math.max(left - 1 - (tonumber(margin) or 0), 0) end
+            if left > 0 and margin == '' then -- the TTL is longer, and a window may be written many times by both
+              local time = redis.call('TIME')
+              left = math.max(math.ceil((from + longest - time[2]) / 1000 - time[1] * 1000), 0)
+            elseif left > 0 then
+              left = math.max(left - 1 - (tonumber(string.sub(margin, 2)) or 0), 0)
+            end
             if ends ~= '' then out = math.floor(theirs - ends / 1000) end
           end
         end
@@ -125,9 +130,11 @@ local function decide(key, operations)
       -- <giveback>
       -- The window is the ticket's if it may end when that does, and no later window may: one
       -- that opens when it is over ends a window's length after it, or later.
-      -- needs: back call key most open room runs state taken where which window
+      -- needs: back call key lasts most open room runs state taken where which window
       -- sets: given room taken
       local given = 0
+      local dated = string.match(state or '', '^%d+/%d+/(%d+)~?%d*$') -- a window whose state has its start
+      dated = dated and dated + 0 == window * 1000
       if where == '' and state then -- a credit, to whichever window is open
         given = math.min(back, math.floor((most - room) / 1000000))
         taken = -given
@@ -152,9 +159,9 @@ local function decide(key, operations)
               redis.call('SET', key, string.format('%d%s', counter, leased), 'PX', string.format('%d', ttl))
             end
         end
-      elseif open or runs then
+      elseif open or runs or dated then
         local time = redis.call('TIME')
-        local ends = call('PTTL', key)
+        local ends = dated and lasts or call('PTTL', key)
         local after = redis.call('TIME')
         local earliest = ends + time[1] * 1000 + math.floor(time[2] / 1000)
         local latest = ends + after[1] * 1000 + math.floor(after[2] / 1000)

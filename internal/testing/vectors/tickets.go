@@ -156,18 +156,24 @@ func (t *ticketed) operate(now int64, c *Case) {
 			}
 			out[name] = now + lease
 		}
+		total, where := int64(n), now
+		if kind == 'm' {
+			total += permitsOf(name)
+			where, _ = strconv.ParseInt(strings.Split(name, "/")[1], 10, 64)
+		}
 		a := t.b.m.Take(now, n, false)
-		if c.Reply = append(c.Reply, append(reply(a), 0, 0)...); a.Allowed {
-			total := int64(n)
+		if !a.Allowed {
+			where = now
+		}
+		if c.Reply = append(c.Reply, append(reply(a), where, 0)...); a.Allowed {
 			if kind == 'm' {
 				if delete(out, name); len(out) == 0 {
 					t.tickets.delete() // another name, and so another key, with a TTL of its own
 				}
-				total += permitsOf(name)
 			} else {
 				c.Result = resultOf(a)
 			}
-			out[fmt.Sprintf("%d/0/0/%d/%s", total, lease, id)] = now + lease
+			out[fmt.Sprintf("%d/%d/0/%d/%s", total, where, lease, id)] = now + lease
 			t.write(now, out, lease, false)
 		}
 	case 'u': // what was used and not taken before is a charge
@@ -202,13 +208,13 @@ func tickets() []Group {
 	g.Cases = narrate(of, []step{
 		{0, "2a2/4000000/JOB1", "An estimate of two permits: the second key has the ticket, scored by the end of its lease"},
 		{time.Second, "2x1", "Denied for nine seconds; but the ticket ends in three, and then two permits come back. That is the last word"},
-		{time.Second, "1w2/2/0/0/4000000/JOB1", "The lease begins again"},
-		{0, "1m2/2/0/0/4000000/JOB1", "The ticket takes one permit more: the member has another name"},
-		{time.Second, "1u2/3/0/0/4000000/JOB1", "It is settled: one permit was used, so two come back, and the ticket goes"},
+		{time.Second, "1w2/2/1763670000000000/0/4000000/JOB1", "The lease begins again"},
+		{0, "1m2/2/1763670000000000/0/4000000/JOB1", "The ticket takes one permit more: the member has another name"},
+		{time.Second, "1u2/3/1763670000000000/0/4000000/JOB1", "It is settled: one permit was used, so two come back, and the ticket goes"},
 		{0, "1a2/4000000/JOB2", "Another ticket"},
 		{0, "3x1", "The ticket ends in four seconds, but three permits fit in seven, when enough is restored besides"},
 		{4 * time.Second, "look", "Its lease has ended: any call gives it back first, and a look too writes that"},
-		{0, "2u2/1/0/0/4000000/JOB2", "It is settled too late: all that was used is charged"},
+		{0, "2u2/1/1763670003000000/0/4000000/JOB2", "It is settled too late: all that was used is charged"},
 	})
 	return []Group{g, ticketsOfWindows()}
 }
