@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tryacquire/ratelimit/internal/decision"
+	"github.com/tryacquire/ratelimit/internal/exact"
 	"github.com/tryacquire/ratelimit/internal/keyname"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 	"github.com/tryacquire/ratelimit/internal/waiting"
@@ -88,7 +89,7 @@ func (o *once) part(claims []Claim) redisexec.Part {
 	}
 	return redisexec.Part{
 		Name: head + first.key + "/" + o.id + "/" + strconv.Itoa(len(first.key)),
-		Once: strconv.FormatInt(o.ttl.Milliseconds(), 10) + "/" + hex.EncodeToString(about.Sum(nil)[:16]),
+		Once: strconv.FormatInt(exact.CeilDiv(o.ttl.Microseconds(), 1000), 10) + "/" + hex.EncodeToString(about.Sum(nil)[:16]),
 	}
 }
 

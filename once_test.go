@@ -311,3 +311,17 @@ func TestTheKeysOfIDs(t *testing.T) {
 		require.False(t, is, name)
 	}
 }
+
+// TestAnIDIsRememberedForAllOfItsTime: Redis counts milliseconds.
+func TestAnIDIsRememberedForAllOfItsTime(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	l := ratelimit.Must(ratelimit.NewFixedWindow(s.Client, 1000, time.Hour))
+	for ttl, want := range map[time.Duration]time.Duration{
+		time.Millisecond: time.Millisecond, 1001 * time.Microsecond: 2 * time.Millisecond, time.Hour: time.Hour,
+	} {
+		s.Wipe(t)
+		_, err := ratelimit.TryAcquireOnce(ctx, "id", ttl, ratelimit.ClaimOf(l, "k", 1))
+		require.NoError(t, err)
+		require.Equal(t, want, s.Admin.PTTL(ctx, s.Admin.Keys(ctx, "*/once*").Val()[0]).Val(), "%v", ttl)
+	}
+}
