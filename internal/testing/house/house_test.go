@@ -25,7 +25,7 @@ var capabilities = []struct {
 	{name: "limits in a file", guides: 89},
 	{name: "a service for Envoy", guides: 215},
 	{name: "what users of other middlewares expect of httplimit", guides: 57},
-	{name: "clients of other libraries", guides: 96, doc: 1}, // with the settings of rueidis and valkey-go, and what a user of their limiters looks for
+	{name: "clients of other libraries", guides: 102, doc: 1}, // with the settings of rueidis and valkey-go, and what a user of their limiters looks for
 	{name: "numbers of money", guides: 16, scripts: 5},
 	{name: "one limit that tenants share", files: 1, lines: 120, names: 2, methods: 2, doc: 35, guides: 96, scripts: 371},
 	{name: "the state as a spec", guides: 150},
