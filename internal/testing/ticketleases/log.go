@@ -66,6 +66,16 @@ func (w *World) logTake(r *Rules, n int8) bool {
 	return true
 }
 
+// logRemaining changes nothing: what is dated in later slots is dated in this one when somebody writes.
+func (w World) logRemaining(r *Rules) int {
+	w.logRewind(r)
+	remaining := int8(100)
+	for _, rule := range r.Windows {
+		remaining = min(remaining, max(rule.Limit-w.logUsed(rule.Span), 0))
+	}
+	return int(remaining)
+}
+
 // logGiveBack takes n permits off the entry of a ticket, if there still is one.
 func (w *World) logGiveBack(r *Rules, place, n int8) {
 	for i := range w.entries {

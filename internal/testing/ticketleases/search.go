@@ -180,6 +180,9 @@ func (p *Player) Play(m Move) Outcome {
 
 // Remaining is the permits that a limiter without the option finds left now.
 func (p *Player) Remaining() int {
+	if p.Rules.Windows != nil {
+		return p.world.logRemaining(p.Rules)
+	}
 	k := p.world.rewound(p.Rules)
 	if !p.Rules.Bucket {
 		return int(max(p.Rules.Limit-k.used, 0))

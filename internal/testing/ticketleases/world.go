@@ -93,6 +93,7 @@ type Move struct {
 type Outcome struct {
 	Allowed bool
 	Late    bool // ErrLeaseLost
+	Split   bool // More has taken permits of another entry of a log: here they are another ticket
 }
 
 // apply makes a move after its pause. ok is false if it is not possible.
@@ -179,6 +180,7 @@ func (w *World) more(r *Rules, m Move, of member) (out Outcome) {
 	w.free(r)
 	if m.Op == More {
 		if out.Allowed = w.take(r, m.N); out.Allowed && w.splits(r, of) {
+			out.Split = true
 			part := member{id: w.unusedID(), n: m.N, place: w.placeOf(r), ends: r.Lease}
 			w.add(part)
 			w.use(use{n: m.N, ticket: part.id})
@@ -278,7 +280,11 @@ func (w *World) forgets(r *Rules) bool {
 	for last > 0 && w.members[last].id == 0 {
 		last--
 	}
-	return w.members[last].id != 0 && w.members[last].ends <= 0 && (r.Bare || w.rewound(r).used == 0 && w.entries == [mostEntries]entry{})
+	used := w.rewound(r).used
+	for _, rule := range r.Windows {
+		used += w.logUsed(rule.Span)
+	}
+	return w.members[last].id != 0 && w.members[last].ends <= 0 && (r.Bare || used == 0)
 }
 
 // settled says how many permits of a ticket were used: those that were taken first.
