@@ -25,7 +25,7 @@ quickstart: ## see every limiter work, without a server
 playground: ## watch a limiter on a local page, without a server
 	go -C examples/playground run .
 
-pictures: ## draw the pictures of docs/choosing.md again
+pictures: ## draw the pictures of docs/choosing.md and docs/leases.md again
 	go -C docs/pictures run .
 
 quick: ## the quick tests that need no server, in half a minute; the last line says what was left out

@@ -1,10 +1,10 @@
 // Command pictures draws what each algorithm allows and denies of the same traffic, and what tenants
-// get that share a limit, for docs/choosing.md and the README:
+// get that share a limit, for docs/choosing.md and the README, and what slices waste, for docs/leases.md:
 //
 //	go run . -out .
 //
 // Each picture is a run of the real limiters, on an embedded Redis whose clock follows the traffic,
-// so the same code always draws the same picture. TestPicturesAreCheckedIn says when a picture in
+// so the same code always draws the same picture. That of slices is of recorded runs (leases.csv). TestPicturesAreCheckedIn says when a picture in
 // this folder is not what the limiters do now.
 package main
 
@@ -44,7 +44,7 @@ func run(ctx context.Context, dir string) error {
 
 // pictures draws each picture.
 func pictures() map[string]func(context.Context) ([]byte, error) {
-	all := map[string]func(context.Context) ([]byte, error){"neighbour": neighbourPicture}
+	all := map[string]func(context.Context) ([]byte, error){"neighbour": neighbourPicture, "leases": leasesPicture}
 	for _, s := range scenes() {
 		all[s.name] = s.picture
 	}

@@ -2,7 +2,9 @@ package main
 
 import (
 	"bytes"
+	"encoding/csv"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -111,4 +113,20 @@ func decisions(answers []answer) []bool {
 		all = append(all, a.allowed)
 	}
 	return all
+}
+
+// TestWhatSlicesWaste: the table of docs/leases.md has the figures of the picture.
+func TestWhatSlicesWaste(t *testing.T) {
+	guide, err := os.ReadFile("../leases.md")
+	require.NoError(t, err)
+	rows, err := csv.NewReader(bytes.NewReader(leaseFigures)).ReadAll()
+	require.NoError(t, err)
+	lines := map[string]string{}
+	for _, row := range rows[1:] {
+		lines[row[0]] += fmt.Sprintf(" %s %%, %s |", row[2], row[3])
+	}
+	require.Len(t, lines, 4)
+	for processes, line := range lines {
+		require.Contains(t, string(guide), fmt.Sprintf("\n| %s |%s\n", processes, line))
+	}
 }

@@ -2,8 +2,10 @@ package faulttest
 
 import (
 	"cmp"
+	"flag"
 	"fmt"
 	"os"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -115,6 +117,8 @@ func (r *leaseRun) String() string {
 	return name
 }
 
+var wasteFile = flag.String("waste", "", "the file to which TestFiguresOfLeases writes what slices waste, for docs/pictures/leases.csv")
+
 // TestFiguresOfLeases measures what docs/leases.md has, with real processes. It takes minutes, and wants a machine that does
 // nothing else.
 func TestFiguresOfLeases(t *testing.T) {
@@ -125,7 +129,8 @@ func TestFiguresOfLeases(t *testing.T) {
 		{load: 10}, {load: 10, zipf: true}, {load: 4}, {load: 2}, {load: 1}, {load: 0.1}, {load: 10, plain: 8}, {load: 2, plain: 8},
 		{limit: "window", load: 10}, {limit: "window", load: 2}, {limit: "window", load: 1},
 	}
-	for _, processes := range []int{2, 4, 8, 16, 32} { // the curve
+	waste := "processes,slice,not used %,decisions an execution\n"
+	for _, processes := range []int{4, 8, 16, 32} { // the curve
 		for _, most := range []int{8, 20, 50, 0} {
 			runs = append(runs, leaseRun{processes: processes, load: 2, onOff: true, maxSlice: most})
 		}
@@ -136,11 +141,20 @@ func TestFiguresOfLeases(t *testing.T) {
 			r.run(t, 4*time.Second, 12*time.Second)
 			t.Logf("with slices: %.1f %% of the rule used, %.1f %% of the calls allowed, %.1f decisions an execution, Jain %.3f; "+
 				"plain callers used %.1f %%", 100*r.used, 100*r.allowed, r.decisions, r.fairness, 100*r.plainUsed)
-			if !r.onOff {
+			if r.onOff {
+				slice := "no bound"
+				if r.maxSlice > 0 {
+					slice = strconv.Itoa(r.maxSlice)
+				}
+				waste += fmt.Sprintf("%d,%s,%.1f,%.0f\n", r.processes, slice, 100*(1-r.used), r.decisions)
+			} else {
 				r.allPlain, r.plain = true, 0
 				r.run(t, 4*time.Second, 12*time.Second)
 				t.Logf("without: %.1f %% of the rule used, %.1f %% of the calls allowed, Jain %.3f", 100*r.used, 100*r.allowed, r.fairness)
 			}
 		})
+	}
+	if *wasteFile != "" {
+		require.NoError(t, os.WriteFile(*wasteFile, []byte(waste), 0o644))
 	}
 }
