@@ -123,16 +123,17 @@ func (p *leaseReplay) play(t *testing.T, h quotaslices.History) {
 			}
 		case quotaslices.Lease:
 			p.epochs++
+			long := (time.Duration(m.Long) * leaseTick).Microseconds()
 			waiting := 0 // so that it gets all or nothing, as in the model
 			if want {
 				waiting = int(m.N)
 			}
 			words := operate(m.Rule, redisexec.Operation{Op: redisexec.Lease, N: int(m.N), Times: 1, Detail: &redisexec.Detail{
-				Waiting: waiting, Longest: (time.Duration(m.Long) * leaseTick).Microseconds(), Epoch: p.epochs,
+				Waiting: waiting, Shortest: long, Longest: long, Epoch: p.epochs,
 			}})
 			require.Equal(t, int64(waiting), words[1], "%v: move %d", h, i)
 			if want {
-				require.Equal(t, (time.Duration(m.Long) * leaseTick).Microseconds(), words[0])
+				require.Equal(t, long, words[0])
 				held = append(held, replayedSlice{m.Rule, m.N, words[len(words)-2], words[len(words)-1]})
 			}
 		case quotaslices.Return:

@@ -44,8 +44,9 @@ func TestSlicesAreAsLargeAsThereIsRoom(t *testing.T) {
 						want = append(want, b.take(now, n))
 					} else {
 						long := int64(rng.IntN(int(period.Microseconds())))
-						list = append(list, fmt.Sprintf("%dd%d/%d/%d", n, waiting, long, 2+rng.IntN(1000)))
-						taken, lasts := b.lease(now, n, waiting, long)
+						shortest := rng.Int64N(long + 1)
+						list = append(list, fmt.Sprintf("%dd%d/%d/%d/%d", n, waiting, shortest, long, 2+rng.IntN(1000)))
+						taken, lasts := b.lease(now, n, waiting, shortest, long)
 						want = append(want, lasts, taken)
 					}
 					about = append(about, b.missing.String())
@@ -109,8 +110,15 @@ func (b *slicedBucket) take(now, n int64) int64 {
 	return 1
 }
 
-func (b *slicedBucket) lease(now, most, waiting, long int64) (n, lasts int64) {
+func (b *slicedBucket) lease(now, most, waiting, shortest, long int64) (n, lasts int64) {
 	b.pass(now)
+	if long > shortest { // until the end all that is missing is restored, but for an eighth of the burst and as many permits as are asked for
+		free := new(big.Rat).Sub(b.missing, big.NewRat(b.burst+8*most, 8))
+		free.Sub(free.Quo(free, b.rate), big.NewRat(now-b.at, 1))
+		lasts := max(shortest, min(long, new(big.Int).Div(free.Num(), free.Denom()).Int64()))
+		most = max(min(most, waiting), most*lasts/long)
+		long = lasts
+	}
 	floor := b.restored(b.at, now+long)
 	if floor.Cmp(b.missing) < 0 {
 		floor = b.missing
@@ -138,14 +146,14 @@ func TestASliceInTheState(t *testing.T) {
 	}
 
 	// 250 ms of 100 a second are 25 permits. That leaves room for 75, of which a slice gets a quarter.
-	require.Equal(t, []int64{250_000, 18, 250_000, 0, 0, 0, 7}, operations("20d1/250000/7"))
+	require.Equal(t, []int64{250_000, 18, 250_000, 0, 0, 0, 7}, operations("20d1/250000/250000/7"))
 	at := strconv.FormatInt(s.Now.UnixMicro(), 10)
 	require.Equal(t, at+"/430000/10000/1~250000,7,0,100", state())
 	require.Equal(t, 56, must(t)(l.TryAcquire(ctx, "k")).Remaining)
 	require.Equal(t, at+"/440000/10000/1~250000,7,0,43", state())
 
 	s.Advance(100 * time.Millisecond)
-	require.Equal(t, []int64{250_000, 5, 340_000, 0, 0, 0, 7}, operations("5d1/250000/8"), "in the same epoch")
+	require.Equal(t, []int64{250_000, 5, 340_000, 0, 0, 0, 7}, operations("5d1/250000/250000/8"), "in the same epoch")
 	at = strconv.FormatInt(s.Now.UnixMicro(), 10)
 	require.Equal(t, at+"/390000/10000/1~250000,7,100000,9", state(), "of 34 that were missing 25 had to be")
 	require.Equal(t, []int64{0}, operations("10g0/7"), "of a slice all or nothing")
@@ -159,8 +167,16 @@ func TestASliceInTheState(t *testing.T) {
 	operations("50x1")
 	require.Contains(t, state(), "~0,7,600000,1", "what is left of slices may still come back")
 	s.Advance(800 * time.Millisecond)
+	operations("60x1")
+	require.Contains(t, state(), "~0,7,1400000,1")
+	s.Advance(600 * time.Millisecond)
 	operations("1x1")
 	require.NotContains(t, state(), "~")
 	require.Equal(t, []int64{0}, operations("1g0/7"))
 	require.Equal(t, []int64{1}, operations("1g0/0"))
+
+	s.Wipe(t)
+	operations("31x1")
+	require.Equal(t, []int64{145_000, 1, 310_000, 0, 0, 0, 9}, operations("4d1/100000/400000/9"),
+		"in 145 ms 14.5 permits are restored, and then 16.5 are missing: 4 and an eighth of the burst. For 145 ms one is what 4 are for 400")
 }

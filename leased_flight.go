@@ -71,7 +71,9 @@ func (l *Leased) ask(f *lease.Flight) {
 	}()
 	reply, err := l.core.operate(ctx, f.Key(), redisexec.Operation{
 		Op: redisexec.Lease, N: f.Want, Times: 1,
-		Detail: &redisexec.Detail{Waiting: f.Waiting, Longest: f.Long.Microseconds(), Epoch: 2 + rand.Int64N(exact.Bound-2)},
+		Detail: &redisexec.Detail{
+			Waiting: f.Waiting, Shortest: f.Short.Microseconds(), Longest: f.Long.Microseconds(), Epoch: 2 + rand.Int64N(exact.Bound-2),
+		},
 	})
 	o.sent(began, reply.Batch)
 	returned = true

@@ -116,7 +116,7 @@ func TestLogsWithSlicesKeepTheirRules(t *testing.T) {
 					l := limiters[by]
 					switch rng.IntN(10) {
 					case 0, 1, 2:
-						words, err := ratelimit.DecideList(l, "k", fmt.Appendf(nil, "%dd1/%d/%d", 4+rng.IntN(40), time.Second.Microseconds(), 2+rng.Int64N(1<<50)))
+						words, err := ratelimit.DecideList(l, "k", fmt.Appendf(nil, "%dd1/0/%d/%d", 4+rng.IntN(40), time.Second.Microseconds(), 2+rng.Int64N(1<<50)))
 						require.NoError(t, err)
 						did = append(did, fmt.Sprintf("%v: slice of %d by %d for %v", elapsed, words[1], by, words[0]))
 						last := len(words) - 2

@@ -149,7 +149,7 @@ func (p *logReplay) play(t *testing.T, h quotaslices.History) {
 				player = before
 				break
 			}
-			words, err := ratelimit.DecideList(p.limiters[m.Rule], "k", fmt.Appendf(nil, "%dd%d/1000/%d", n, n, 100+p.leases))
+			words, err := ratelimit.DecideList(p.limiters[m.Rule], "k", fmt.Appendf(nil, "%dd%d/1000/1000/%d", n, n, 100+p.leases))
 			require.NoError(t, err)
 			if !want {
 				require.Equal(t, []int64{0, 0}, words[:2], "%v: move %d", h, i)
@@ -247,9 +247,9 @@ func TestASliceOfALogInTheState(t *testing.T) {
 		start := s.Now.UnixMicro()
 		first := start + 24_999
 		s.Advance(10 * time.Millisecond)
-		require.Equal(t, []int64{14_999, 8, 14_999, 0, 0, first, 77}, operate("8d1/1000000/77"))
+		require.Equal(t, []int64{14_999, 8, 14_999, 0, 0, first, 77}, operate("8d1/1000000/1000000/77"))
 		says(fmt.Sprintf("1000000/25000~%d/77", first))
-		require.Equal(t, []int64{5_000, 8, 14_999, 0, 8, first, 77}, operate("8d1/5000/78"), "the id of the first")
+		require.Equal(t, []int64{5_000, 8, 14_999, 0, 8, first, 77}, operate("8d1/5000/5000/78"), "the id of the first")
 		require.Equal(t, []int64{0}, operate(fmt.Sprintf("1g%d/78", first)))
 		require.Equal(t, []int64{5}, operate(fmt.Sprintf("5g%d/77", first)))
 		require.Equal(t, 89, must(t)(l.Peek(ctx, "k")).Remaining)
@@ -262,7 +262,7 @@ func TestASliceOfALogInTheState(t *testing.T) {
 		moved := start + 5_000 + 24_999
 		says(fmt.Sprintf("1000000/25000~%d/0", moved))
 		require.Equal(t, []int64{0}, operate(fmt.Sprintf("1g%d/77", first)), "the clock has stepped back")
-		require.Equal(t, []int64{24_999, 8, 24_999, 0, 12, moved, 79}, operate("8d1/1000000/79"))
+		require.Equal(t, []int64{24_999, 8, 24_999, 0, 12, moved, 79}, operate("8d1/1000000/1000000/79"))
 		says(fmt.Sprintf("1000000/25000~%d/79", moved))
 		require.Equal(t, []int64{8}, operate(fmt.Sprintf("8g%d/79", moved)))
 

@@ -4,6 +4,9 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"regexp"
+	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -14,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/testing/fakes"
 	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 	"github.com/tryacquire/ratelimit/ratelimittest"
 )
@@ -59,6 +63,46 @@ func heat(t *testing.T, e *ratelimittest.Env, l ratelimit.Limiter, key string, o
 func leasedBucket(e *ratelimittest.Env, opts ...ratelimit.PolicyOption) (*ratelimit.TokenBucket, *ratelimit.Leased) {
 	b := ratelimit.Must(ratelimit.NewTokenBucket(e.Client(), ratelimit.PerSecond(1000), 1000))
 	return b, ratelimit.Must(ratelimit.NewLeased(b, opts...))
+}
+
+// TestSlicesWhilePermitsAreScarce: a process with 20 calls a second has none otherwise. It says the shortest and the longest that
+// it wants, and Redis makes them as long as costs nothing.
+func TestSlicesWhilePermitsAreScarce(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *ratelimittest.Env) {
+		asked, seen := 0, map[string][]int{} // for so long at most, by for how long at least
+		e.Client().AddHook(fakes.Hook{Command: func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+			if m := regexp.MustCompile(`d[01]/(\d+)/(\d+)/`).FindStringSubmatch(fmt.Sprintf("%s", cmd.Args())); m != nil {
+				longest, err := strconv.Atoi(m[2])
+				require.NoError(t, err)
+				seen[m[1]] = append(seen[m[1]], longest)
+			}
+			asked++
+			return next(ctx, cmd)
+		}})
+		b, l := leasedBucket(e)
+		calls := func(n, others int) {
+			asked = 0
+			clear(seen)
+			for range n {
+				e.Advance(50 * time.Millisecond)
+				if others > 0 {
+					must(t)(b.TryAcquireN(ctx, "k", others))
+				}
+				must(t)(l.TryAcquire(ctx, "k"))
+			}
+			synctest.Wait()
+		}
+		calls(1, 0) // Redis gets to know the script
+		calls(200, 0)
+		require.Equal(t, 200, asked)
+		require.Empty(t, seen)
+		must(t)(b.TryAcquireN(ctx, "k", 900))
+		calls(200, 49)
+		require.Less(t, asked, 200+200/4)
+		require.Len(t, seen, 1)
+		require.Greater(t, len(seen["250000"]), 10)
+		require.Greater(t, slices.Min(seen["250000"]), 700_000)
+	})
 }
 
 func TestAHotKeyHardlyAsksRedis(t *testing.T) {

@@ -59,7 +59,7 @@ func TestNoWindowEndsWhileSlicesAreOut(t *testing.T) {
 					l := limiters[by]
 					switch rng.IntN(8) {
 					case 0:
-						words, err := ratelimit.DecideList(l, "k", []byte("20d1/2000000/77"))
+						words, err := ratelimit.DecideList(l, "k", []byte("20d1/2000000/2000000/77"))
 						require.NoError(t, err)
 						if lasts := time.Duration(words[0]) * time.Microsecond; lasts > 0 {
 							out = max(out, elapsed+lasts-time.Millisecond) // as a process has it, see lease.Flight
@@ -121,7 +121,7 @@ func TestAShorterRuleRepairsWhileSlicesAreOut(t *testing.T) {
 		}
 	}
 	pass(0)
-	words, err := ratelimit.DecideList(long, "k", []byte("20d1/4000000/77"))
+	words, err := ratelimit.DecideList(long, "k", []byte("20d1/4000000/4000000/77"))
 	require.NoError(t, err)
 	require.Equal(t, []int64{4_000_000, 20}, words[:2])
 	pass(-3 * time.Second)

@@ -199,7 +199,7 @@ func TestAWindowWhoseSlicesAreOut(t *testing.T) {
 				require.NoError(t, err)
 				return words
 			}
-			words := lease("40d1/2000000/77") // a quarter of what is left
+			words := lease("40d1/2000000/2000000/77") // a quarter of what is left
 			require.Equal(t, []int64{2_000_000, 25}, words[:2])
 			where, which := words[len(words)-2], words[len(words)-1]
 			keys := s.Admin.Keys(ctx, "*").Val()
@@ -226,7 +226,7 @@ func TestAWindowWhoseSlicesAreOut(t *testing.T) {
 
 			require.True(t, must(t)(long.TryAcquireN(ctx, "k", 78)).Allowed)
 			for _, want := range []int64{1, 1, 0} { // a slice for which nobody waits
-				require.Equal(t, []int64{want * 1_000_000, want}, lease("40d0/1000000/78")[:2])
+				require.Equal(t, []int64{want * 1_000_000, want}, lease("40d0/1000000/1000000/78")[:2])
 			}
 		})
 	}

@@ -11,10 +11,10 @@
 --                                     is repaid before anybody is allowed again
 --          <permits>g<where>/<which>  give back what a ticket stands for; a credit has no <where>
 -- <if slice>
---          <most>d<waiting>/<microseconds>/<id>
---                                     a slice: up to so many permits, to be spent within so many
---                                     microseconds, and at least those that callers wait for
---                                     (lease). The id is for those that may come back (mark)
+--          <most>d<waiting>/<shortest>/<longest>/<id>
+--                                     a slice: up to so many permits, and at least those that callers wait
+--                                     for, to be spent within so many microseconds, of a bucket as many as
+--                                     cost nothing (lease). The id is for those that may come back (mark)
 -- </if slice>
 -- <if receipt>
 --          <permits>s<longest>        buckets: a reservation. Permits that do not fit yet are taken
@@ -137,7 +137,7 @@ local function decide(key, operations, front)
       out[size] = given
     -- <if slice>
     elseif kind == 'd' then
-      local least, long, id, further = string.match(operations, '^%d+d(%d+)/(%d+)/(%d+),?()', begin)
+      local least, shortest, long, id, further = string.match(operations, '^%d+d(%d+)/(%d+)/(%d+)/(%d+),?()', begin)
       local n, times = 1, permits + 0
       least = least + 0
       long = long + 0

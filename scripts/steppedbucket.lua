@@ -219,8 +219,17 @@ if theirs then remains = theirs.full / 1000 + margin end
 -- A slice: how many of the requests it gets (times), at least the waiting ones if they fit, and for
 -- how long (long). It is dated at its end: then at least so much is missing as is restored until then.
 -- Where that leaves no room, waiting requests get permits to be used at once, as by a take.
--- needs: burst divide every flow long least part permit present since times whole
+-- It may last longer than it has to if so much is missing anyway: then that costs nothing. An eighth
+-- of the burst and its own permits are kept for what comes back: at most what is missing beyond what
+-- is restored until the end (mark).
+-- needs: burst divide every flow long least part permit present shortest since times whole
 -- sets: long part spared times whole
+if long > shortest + 0 then
+  local free = math.floor(((whole - burst / 8 - times) * permit + part) / flow) - (present - since)
+  free = math.max(shortest, math.min(long, free))
+  times = math.max(math.min(times, least), math.floor(times * free / long))
+  long = free
+end
 local passed = present + long - since
 local floor, rest = divide(passed - passed % every, flow, permit)
 local spared, more = whole - floor, part - rest
@@ -246,7 +255,7 @@ end
 -- <slice>
 -- needs: after allowed burst every flow id long out permit present since size slices spared writes
 -- sets: writes
-local dated, turn = since, after(burst, 0, permit, flow, every) / 2
+local dated, turn = since, after(burst, 0, permit, flow, every)
 -- <mark/>
 out[size + 1] = 0
 out[size + 2] = epoch + 0

@@ -244,8 +244,8 @@ if state then
           slices.epochs = string.format('%s,%s,%d,%d', slices.epochs, id, old, math.min(slack, whole))
         end
       end
-      -- What is left of a slice comes back soon after its end.
-      if slices.ends > present or old and old < burst * permit / flow then
+      -- What is left of a slice comes back soon after its end: its epoch began at most a refill before it.
+      if slices.ends > present or old and old < 2 * burst * permit / flow then
         writes = string.format('%s~%d%s', writes, math.max(slices.ends - counted, 0), slices.epochs)
       end
     end
@@ -470,8 +470,17 @@ if theirs then remains = theirs.full / 1000 + margin end
 -- A slice: how many of the requests it gets (times), at least the waiting ones if they fit, and for
 -- how long (long). It is dated at its end: then at least so much is missing as is restored until then.
 -- Where that leaves no room, waiting requests get permits to be used at once, as by a take.
--- needs: burst divide every flow long least part permit present since times whole
+-- It may last longer than it has to if so much is missing anyway: then that costs nothing. An eighth
+-- of the burst and its own permits are kept for what comes back: at most what is missing beyond what
+-- is restored until the end (mark).
+-- needs: burst divide every flow long least part permit present shortest since times whole
 -- sets: long part spared times whole
+if long > shortest + 0 then
+  local free = math.floor(((whole - burst / 8 - times) * permit + part) / flow) - (present - since)
+  free = math.max(shortest, math.min(long, free))
+  times = math.max(math.min(times, least), math.floor(times * free / long))
+  long = free
+end
 local passed = present + long - since
 local floor, rest = divide(passed - passed % every, flow, permit)
 local spared, more = whole - floor, part - rest
@@ -497,7 +506,7 @@ end
 -- <slice>
 -- needs: after allowed burst every flow id long out permit present since size slices spared writes
 -- sets: writes
-local dated, turn = since, after(burst, 0, permit, flow, every) / 2
+local dated, turn = since, after(burst, 0, permit, flow, every)
 -- <mark>
 -- After a slice was taken, writes says until when slices may be spent, and how many permits may come
 -- back: "~" and the microseconds after the state's instant until the last one ends; then of two epochs,

@@ -5,11 +5,12 @@ import (
 	"time"
 )
 
-// A Flight asks for a slice of Want permits for Long, and for Waiting at least. If Long is 0 it is an ordinary call for
-// Waiting permits. Whoever flies it calls Landed or Lost, once.
+// A Flight asks for a slice of Want permits for Long, and for Waiting at least. It may get a shorter one, of fewer permits,
+// but not shorter than Short. If Long is 0 it is an ordinary call for Waiting permits. Whoever flies it calls Landed or Lost,
+// once.
 type Flight struct {
 	Want, Waiting int
-	Long          time.Duration
+	Short, Long   time.Duration
 	Back          []Unused // permits to be given back beside it
 	Ahead         *Flight  // to be flown beside an ordinary call; nobody waits for it
 
@@ -101,6 +102,9 @@ func (f *Flight) Landed(r Reply, now Instant) (unused Unused) {
 		}
 	}
 	k.full.Store(int64(f.sent.Mono + r.ResetAfter))
+	if !f.table.rule.Window {
+		k.long = f.table.rule.longIf(r.Left)
+	}
 	switch {
 	case f.Long > 0:
 		f.table.trip.Store(int64(now.Mono - f.sent.Mono))
@@ -153,7 +157,8 @@ func (f *Flight) deny(until time.Duration, n int) {
 // that got something would go on getting it. The wait shrinks with what is left, so that the bucket never fills while
 // all processes wait. It does not depend on a process's demand, so that the hottest does not ask more often than the
 // others; a process that took less than a slice could have been asks the sooner. A window that is used up stays so until its
-// end, so there is nothing to share by waiting.
+// end, so there is nothing to share by waiting. The waits differ widely, because processes that ask at the same time find
+// little, and then ask at the same time again.
 func (f *Flight) pace(r Reply) {
 	k, rule := f.key, f.table.rule
 	if rule.Window {
@@ -179,7 +184,7 @@ func (f *Flight) pace(r Reply) {
 	if demand > 0 {
 		wait = min(wait, k.pause*scarce/demand)
 	}
-	next, least := time.Duration(wait*(0.9+0.2*rand.Float64())*float64(time.Second)), 1
+	next, least := time.Duration(wait*(0.3+1.4*rand.Float64())*float64(time.Second)), 1
 	if r.Taken == 0 {
 		next, least = max(next, r.RetryAfter), f.Waiting
 	}

@@ -19,12 +19,20 @@ type Rule struct {
 // longest is how long a slice lasts at most. A longer one would save nothing more of a key that is worth one.
 const longest = 10 * time.Second
 
-// Long is how long a slice lasts.
+// Long is how long a slice lasts, of a bucket at least.
 func (r Rule) Long() time.Duration {
 	if r.Slot > 0 {
 		return min(r.Slot, longest)
 	}
 	return min(r.Refill/4, longest)
+}
+
+// longIf is how long a slice of a bucket lasts at most in which so much is missing that others may take so many permits. Until
+// its end, rate × length has to be missing. If it is anyway, a longer slice costs nothing, and is worth more to a process with
+// few calls. Of what is missing, an eighth of the limit is kept for what comes back: see docs/architecture.md, "A slice".
+func (r Rule) longIf(left int) time.Duration {
+	missing := r.Refill - r.Refill/8 - time.Duration(float64(left)/float64(r.Limit)*float64(r.Refill))
+	return max(r.Long(), min(missing, longest))
 }
 
 // memory is for how long a call counts in the demand.
@@ -59,6 +67,7 @@ type key struct {
 	calls  float64       // permits that were asked for, each counting less with time
 	at     time.Duration // to when
 	pause  float64
+	long   time.Duration // of a slice of a bucket that is taken now, as far as is known; 0: as short as one can be
 	lost   time.Duration // when the last flight that was lost had begun
 	turn   time.Duration // of a log: when a slot ends at the latest; 0: it is not known
 	back   []Unused      // to be given back

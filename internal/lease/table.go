@@ -160,7 +160,7 @@ func (t *Table) ahead(k *key, s *slice, left int64, now Instant) *Flight {
 // fewer than are asked for on average, so that most slices are used up before they end, which is with their window or slot at
 // the latest.
 func (t *Table) worth(k *key, demand float64, left int64, now Instant) int {
-	long := t.rule.Long()
+	long := t.long(k)
 	if left := k.ends(t.rule, now.Mono); left > 0 {
 		long = min(long, left)
 	}
@@ -171,6 +171,9 @@ func (t *Table) worth(k *key, demand float64, left int64, now Instant) int {
 	}
 	return want
 }
+
+// long is how long a slice of a key lasts at most.
+func (t *Table) long(k *key) time.Duration { return max(t.rule.Long(), k.long) }
 
 // ask is what becomes of a call that found no permits.
 func (t *Table) ask(k *key, n int, now Instant) Answer {
@@ -217,7 +220,7 @@ func (t *Table) fly(k *key, want, waiting int, now Instant) *Flight {
 		return nil
 	}
 	k.flight = &Flight{
-		Want: want, Waiting: waiting, Long: t.rule.Long(), Back: k.takeBack(),
+		Want: want, Waiting: waiting, Short: t.rule.Long(), Long: t.long(k), Back: k.takeBack(),
 		table: t, key: k, sent: now, resets: k.resets, backs: k.backs, over: make(chan struct{}),
 	}
 	return k.flight

@@ -60,6 +60,7 @@ type Detail struct {
 	Where, Which  int64  // the ticket of a GiveBack, Nowhere and 0 if there is none; the length of a Pause; the wait and the quiet time of a Strike
 	Steps         string // of a Strike: a colon and the microseconds of each
 	Longest       int64  // wait of a Reserve, time of a Lease, microseconds
+	Shortest      int64  // time of a Lease: a bucket makes it as long as costs nothing, up to the Longest
 	Waiting       int    // permits of a Lease, or as many of them as fit
 	Epoch         int64  // of a Lease: what Redis may call the time that begins with it; above 1, below 2^53, and of no other Lease
 	Wrote, Before string // of a Cancel: what the reservation wrote, and what the key held before it
@@ -100,6 +101,7 @@ func (o Operation) Append(to []byte) []byte {
 		return append(strconv.AppendInt(to, o.Which, 10), o.Steps...)
 	case Lease:
 		to = append(strconv.AppendInt(to, int64(o.Waiting), 10), '/')
+		to = append(strconv.AppendInt(to, o.Shortest, 10), '/')
 		to = append(strconv.AppendInt(to, o.Longest, 10), '/')
 		return strconv.AppendInt(to, o.Epoch, 10)
 	case Reserve:

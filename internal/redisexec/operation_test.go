@@ -12,16 +12,16 @@ import (
 
 func TestOperationsAreAppendedAsScriptsReadThem(t *testing.T) {
 	for want, o := range map[string]Operation{
-		"list,5x3":                  {Op: Take, N: 5, Times: 3},
-		"list,5e1":                  {Op: Estimate, N: 5, Times: 1},
-		"list,3s86400000000":        {Op: Reserve, N: 3, Times: 1, Detail: &Detail{Longest: 86_400_000_000}},
-		"list,100d3/250000/77":      {Op: Lease, N: 100, Times: 1, Detail: &Detail{Waiting: 3, Longest: 250_000, Epoch: 77}},
-		"list,1z0/5/1/1!7|":         {Op: Cancel, N: 1, Times: 1, Detail: &Detail{Wrote: "0/5/1/1!7"}},
-		"list,1z0/5/1/1|0/4/1/1":    {Op: Cancel, N: 1, Times: 1, Detail: &Detail{Wrote: "0/5/1/1", Before: "0/4/1/1"}},
-		"list,1000000000c1":         {Op: Charge, N: 1_000_000_000, Times: 1},
-		"list,7g1763670000000/42":   {Op: GiveBack, N: 7, Times: 1, Detail: &Detail{Where: 1_763_670_000_000, Which: 42}},
-		"list,7g0/0":                {Op: GiveBack, N: 7, Times: 1, Detail: &Detail{}},
-		"list,7g9007199254740991/0": {Op: GiveBack, N: 7, Times: 1, Detail: &Detail{Where: 1<<53 - 1}},
+		"list,5x3":                    {Op: Take, N: 5, Times: 3},
+		"list,5e1":                    {Op: Estimate, N: 5, Times: 1},
+		"list,3s86400000000":          {Op: Reserve, N: 3, Times: 1, Detail: &Detail{Longest: 86_400_000_000}},
+		"list,100d3/200000/250000/77": {Op: Lease, N: 100, Times: 1, Detail: &Detail{Waiting: 3, Shortest: 200_000, Longest: 250_000, Epoch: 77}},
+		"list,1z0/5/1/1!7|":           {Op: Cancel, N: 1, Times: 1, Detail: &Detail{Wrote: "0/5/1/1!7"}},
+		"list,1z0/5/1/1|0/4/1/1":      {Op: Cancel, N: 1, Times: 1, Detail: &Detail{Wrote: "0/5/1/1", Before: "0/4/1/1"}},
+		"list,1000000000c1":           {Op: Charge, N: 1_000_000_000, Times: 1},
+		"list,7g1763670000000/42":     {Op: GiveBack, N: 7, Times: 1, Detail: &Detail{Where: 1_763_670_000_000, Which: 42}},
+		"list,7g0/0":                  {Op: GiveBack, N: 7, Times: 1, Detail: &Detail{}},
+		"list,7g9007199254740991/0":   {Op: GiveBack, N: 7, Times: 1, Detail: &Detail{Where: 1<<53 - 1}},
 	} {
 		require.Equal(t, want, string(o.Append([]byte("list,"))))
 	}
@@ -57,7 +57,7 @@ func TestOperationsOnTheirOwn(t *testing.T) {
 				{Operation{Op: Estimate, N: 3, Times: 1}, []any{"evalsha", operations, "1", "k", "", "10", "60", "3e1"}, []int64{1, 7, 8, 9}},
 				{Operation{Op: Reserve, N: 3, Times: 1, Detail: &Detail{Longest: 60}}, []any{"evalsha", operations, "1", "k", "", "10", "60", "3s60"}, []int64{9, 0, 7, 0}},
 				{Operation{Op: Reserve, N: 3, Times: 1, Detail: &Detail{Longest: 60}}, []any{"evalsha", operations, "1", "k", "", "10", "60", "3s60"}, []int64{9, 1, 7, 4, 1, 2, 3, 4}},
-				{Operation{Op: Lease, N: 9, Times: 1, Detail: &Detail{Waiting: 1, Longest: 5, Epoch: 2}}, []any{"evalsha", operations, "1", "k", "", "10", "60", "9d1/5/2"}, []int64{5, 9, 7, 0, 2}},
+				{Operation{Op: Lease, N: 9, Times: 1, Detail: &Detail{Waiting: 1, Shortest: 4, Longest: 5, Epoch: 2}}, []any{"evalsha", operations, "1", "k", "", "10", "60", "9d1/4/5/2"}, []int64{5, 9, 7, 0, 2}},
 				{Operation{Op: Cancel, N: 1, Times: 1, Detail: &Detail{Wrote: "w"}}, []any{"evalsha", operations, "1", "k", "", "10", "60", "1zw|"}, []int64{1}},
 				{Operation{Op: GiveBack, N: 3, Times: 1, Detail: &Detail{Where: 8, Which: 9}}, []any{"evalsha", operations, "1", "k", "", "10", "60", "3g8/9"}, []int64{3}},
 			} {

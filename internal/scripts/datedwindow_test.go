@@ -132,7 +132,7 @@ func TestAlignedWindowsOfWhichSlicesAreTaken(t *testing.T) {
 	c := redis.NewClient(&redis.Options{Addr: server.Addr()})
 	t.Cleanup(func() { c.Close() })
 	err := c.Eval(context.Background(), Of("datedwindow").Get(false).Operations.Source(), []string{"a", "b", "c"},
-		"", 5, 60_000_000, 0, "1x1", "1d1/1000000/7", "1x2").Err()
+		"", 5, 60_000_000, 0, "1x1", "1d1/1000000/1000000/7", "1x2").Err()
 	require.NoError(t, err)
 	require.Equal(t, "1/1800000000000000/60000000", get(t, server, "a"))
 	require.Equal(t, "1/1800000000000000/60000000~31000000", get(t, server, "b"))

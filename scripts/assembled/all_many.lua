@@ -234,8 +234,8 @@ local function decide(skipped, request)
               slices.epochs = string.format('%s,%s,%d,%d', slices.epochs, id, old, math.min(slack, whole))
             end
           end
-          -- What is left of a slice comes back soon after its end.
-          if slices.ends > present or old and old < burst * permit / flow then
+          -- What is left of a slice comes back soon after its end: its epoch began at most a refill before it.
+          if slices.ends > present or old and old < 2 * burst * permit / flow then
             writes = string.format('%s~%d%s', writes, math.max(slices.ends - counted, 0), slices.epochs)
           end
         end

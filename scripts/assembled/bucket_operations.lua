@@ -10,10 +10,10 @@
 --          <permits>c<times>          charges: taken whether they fit or not, as a debt, which
 --                                     is repaid before anybody is allowed again
 --          <permits>g<where>/<which>  give back what a ticket stands for; a credit has no <where>
---          <most>d<waiting>/<microseconds>/<id>
---                                     a slice: up to so many permits, to be spent within so many
---                                     microseconds, and at least those that callers wait for
---                                     (lease). The id is for those that may come back (mark)
+--          <most>d<waiting>/<shortest>/<longest>/<id>
+--                                     a slice: up to so many permits, and at least those that callers wait
+--                                     for, to be spent within so many microseconds, of a bucket as many as
+--                                     cost nothing (lease). The id is for those that may come back (mark)
 --          <permits>s<longest>        buckets: a reservation. Permits that do not fit yet are taken
 --                                     too, if they fit within so many microseconds. A state that
 --                                     promises permits says until when, so that no other rule
@@ -305,8 +305,8 @@ local function decide(key, operations)
               slices.epochs = string.format('%s,%s,%d,%d', slices.epochs, id, old, math.min(slack, whole))
             end
           end
-          -- What is left of a slice comes back soon after its end.
-          if slices.ends > present or old and old < burst * permit / flow then
+          -- What is left of a slice comes back soon after its end: its epoch began at most a refill before it.
+          if slices.ends > present or old and old < 2 * burst * permit / flow then
             writes = string.format('%s~%d%s', writes, math.max(slices.ends - counted, 0), slices.epochs)
           end
         end
@@ -434,7 +434,7 @@ local function decide(key, operations)
       size = size + 1
       out[size] = given
     elseif kind == 'd' then
-      local least, long, id, further = string.match(operations, '^%d+d(%d+)/(%d+)/(%d+),?()', begin)
+      local least, shortest, long, id, further = string.match(operations, '^%d+d(%d+)/(%d+)/(%d+)/(%d+),?()', begin)
       local n, times = 1, permits + 0
       least = least + 0
       long = long + 0
@@ -443,8 +443,16 @@ local function decide(key, operations)
       -- A slice: how many of the requests it gets (times), at least the waiting ones if they fit, and for
       -- how long (long). It is dated at its end: then at least so much is missing as is restored until then.
       -- Where that leaves no room, waiting requests get permits to be used at once, as by a take.
-      -- needs: capacity flow long least missing permit times
+      -- It may last longer than it has to if so much is missing anyway: then that costs nothing. An eighth
+      -- of the capacity and its own permits are kept for what comes back: at most what is missing beyond
+      -- what is restored until the end (mark).
+      -- needs: capacity flow long least missing permit shortest times
       -- sets: long missing spared times
+      if long > shortest + 0 then
+        local free = math.max(shortest, math.min(long, math.floor((missing - capacity / 8 - times * permit) / flow)))
+        times = math.max(math.min(times, least), math.floor(times * free / long))
+        long = free
+      end
       local floor = math.max(missing, long * flow)
       local spared = (missing - long * flow) / permit
       local fits = math.floor((capacity - floor) / permit)
@@ -495,7 +503,7 @@ local function decide(key, operations)
       -- <slice>
       -- needs: allowed capacity flow id long out permit present size slices spared writes
       -- sets: writes
-      local dated, turn, burst = present, capacity / flow / 2, capacity / permit
+      local dated, turn, burst = present, capacity / flow, capacity / permit
       spared = math.floor(spared)
       -- <mark>
       -- After a slice was taken, writes says until when slices may be spent, and how many permits may come

@@ -10,10 +10,10 @@
 --          <permits>c<times>          charges: taken whether they fit or not, as a debt, which
 --                                     is repaid before anybody is allowed again
 --          <permits>g<where>/<which>  give back what a ticket stands for; a credit has no <where>
---          <most>d<waiting>/<microseconds>/<id>
---                                     a slice: up to so many permits, to be spent within so many
---                                     microseconds, and at least those that callers wait for
---                                     (lease). The id is for those that may come back (mark)
+--          <most>d<waiting>/<shortest>/<longest>/<id>
+--                                     a slice: up to so many permits, and at least those that callers wait
+--                                     for, to be spent within so many microseconds, of a bucket as many as
+--                                     cost nothing (lease). The id is for those that may come back (mark)
 --          <permits>a<how>/<lease>/<id>
 --                                     an estimate whose permits come back when its lease, in
 --                                     microseconds, has ended (tickets.lua)
@@ -419,7 +419,7 @@ local function decide(key, operations)
       size = size + 1
       out[size] = given
     elseif kind == 'd' then
-      local least, long, id, further = string.match(operations, '^%d+d(%d+)/(%d+)/(%d+),?()', begin)
+      local least, shortest, long, id, further = string.match(operations, '^%d+d(%d+)/(%d+)/(%d+)/(%d+),?()', begin)
       local n, times = 1, permits + 0
       least = least + 0
       long = long + 0

@@ -72,7 +72,7 @@ func (r *leaseRun) run(t testing.TB, warm, measured time.Duration) {
 	executions = redistest.Executions(t, admin) - executions
 	running.Wait()
 	var takes []take
-	asked, leased, squares, plain := 0.0, 0.0, 0.0, 0.0
+	asked, allowed, leased, squares, plain := 0.0, 0.0, 0.0, 0.0, 0.0
 	for _, p := range all {
 		got := 0.0
 		for _, c := range p.calls {
@@ -87,7 +87,7 @@ func (r *leaseRun) run(t testing.TB, warm, measured time.Duration) {
 		if p.failed > 0 {
 			t.Logf("%d of %d calls of a process failed", p.failed, p.asked)
 		}
-		asked += float64(p.asked)
+		asked, allowed = asked+float64(p.asked), allowed+float64(p.allowed)
 		if p.work.Plain && !r.allPlain {
 			plain += got
 			continue
@@ -99,7 +99,7 @@ func (r *leaseRun) run(t testing.TB, warm, measured time.Duration) {
 		require.LessOrEqual(t, most, leaseRate+0.002)
 	}
 	rule := leaseRate * measured.Seconds()
-	r.used, r.plainUsed, r.allowed = (leased+plain)/rule, plain/rule, (leased+plain)/asked
+	r.used, r.plainUsed, r.allowed = (leased+plain)/rule, plain/rule, allowed/asked
 	r.decisions = asked / float64(max(executions, 1))
 	r.fairness = leased * leased / squares / float64(r.processes-r.plain)
 }
@@ -139,7 +139,7 @@ func TestFiguresOfLeases(t *testing.T) {
 		r.processes, r.limit = cmp.Or(r.processes, 64), cmp.Or(r.limit, "bucket")
 		t.Run(r.String(), func(t *testing.T) {
 			r.run(t, 4*time.Second, 12*time.Second)
-			t.Logf("with slices: %.1f %% of the rule used, %.1f %% of the calls allowed, %.1f decisions an execution, Jain %.3f; "+
+			t.Logf("with slices: %.1f %% of the rule used, %.2f %% of the calls allowed, %.1f decisions an execution, Jain %.3f; "+
 				"plain callers used %.1f %%", 100*r.used, 100*r.allowed, r.decisions, r.fairness, 100*r.plainUsed)
 			if r.onOff {
 				slice := "no bound"

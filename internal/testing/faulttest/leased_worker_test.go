@@ -92,7 +92,7 @@ var leaseLimits = map[string]func(c ratelimit.Client, refill time.Duration) (rat
 
 // A leaseCall is a call that was allowed, or what a plain process was told of a window.
 type leaseCall struct {
-	Limit    int8 // of leaseWork.Limits; below 0: how many calls there were (Call) and how many failed (Return)
+	Limit    int8 // of leaseWork.Limits; below 0: how many calls there were (Call), how many failed (Return) and were allowed (ResetsIn)
 	Denied   bool
 	Plain    bool
 	_        [5]byte
@@ -131,7 +131,7 @@ func TestLeaseWorker(t *testing.T) {
 	require.ErrorIs(t, err, io.EOF)
 	begin := time.Now()
 	var mu sync.Mutex // guards the below
-	var calls, failed int64
+	var calls, failed, allowed int64
 	var callers sync.WaitGroup
 	for i, l := range limiters {
 		for range w.Callers {
@@ -147,6 +147,9 @@ func TestLeaseWorker(t *testing.T) {
 						if err != nil {
 							failed++
 						}
+						if r.Allowed {
+							allowed++
+						}
 					}
 					if err == nil && (r.Allowed || w.Plain) {
 						_ = binary.Write(out, binary.LittleEndian, call)
@@ -157,7 +160,7 @@ func TestLeaseWorker(t *testing.T) {
 		}
 	}
 	callers.Wait()
-	require.NoError(t, binary.Write(out, binary.LittleEndian, leaseCall{Limit: -1, Call: calls, Return: failed}))
+	require.NoError(t, binary.Write(out, binary.LittleEndian, leaseCall{Limit: -1, Call: calls, Return: failed, ResetsIn: allowed}))
 }
 
 // A leaseProcess is one of the processes with slices, and what it has reported.
@@ -167,6 +170,7 @@ type leaseProcess struct {
 	calls   []leaseCall
 	asked   int64 // calls
 	failed  int64
+	allowed int64
 	read    *bufio.Reader
 	printed bytes.Buffer
 }
@@ -203,7 +207,7 @@ func (p *leaseProcess) collect(t testing.TB, killed bool) {
 			t.Error(err)
 			return
 		case c.Limit < 0:
-			p.asked, p.failed = c.Call, c.Return
+			p.asked, p.failed, p.allowed = c.Call, c.Return, c.ResetsIn
 		default:
 			p.calls = append(p.calls, c)
 		}

@@ -175,7 +175,7 @@ func (b *Bucket) slack(w *World, k *key, m Move, slack int) {
 			e.slack = min(e.slack, int8(max(slack, 0)))
 		}
 	}
-	turn := int8(b.Rules[rule].Limit * b.Permit / (2 * b.Rules[rule].Flow))
+	turn := int8(b.Rules[rule].Limit * b.Permit / b.Rules[rule].Flow)
 	if last := k.epochs[1]; m.Op == Lease && (!last.exists || last.since <= -turn) {
 		k.epochs[0] = last
 		k.epochs[1] = epoch{exists: true, slack: 127}

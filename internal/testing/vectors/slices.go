@@ -14,15 +14,15 @@ const (
 	sliceID    = 77
 )
 
-// A lease asks for a slice: up to most permits for long microseconds, and at least those that callers wait for, if they fit.
-type lease struct{ most, waiting, long, id int64 }
+// A lease asks for a slice: up to most permits for at most long microseconds, and at least those that callers wait for, if they fit.
+type lease struct{ most, waiting, shortest, long, id int64 }
 
-// leaseOf reads "<most>d<waiting>/<microseconds>/<id>".
+// leaseOf reads "<most>d<waiting>/<shortest>/<longest>/<id>".
 func leaseOf(operation string) (l lease) {
 	most, rest, _ := strings.Cut(operation, "d")
 	for i, text := range strings.Split(most+"/"+rest, "/") {
 		n, _ := strconv.ParseInt(text, 10, 64)
-		*[]*int64{&l.most, &l.waiting, &l.long, &l.id}[i] = n
+		*[]*int64{&l.most, &l.waiting, &l.shortest, &l.long, &l.id}[i] = n
 	}
 	return l
 }
@@ -46,7 +46,7 @@ type epoch struct{ id, began, slack int64 }
 
 func (b *slicedBucket) keys(*Case) []*kept { return []*kept{&b.key} }
 
-// look is what is missing now. Nothing is left to say of slices that have ended, when those that began last are a refill ago.
+// look is what is missing now. Nothing is left to say of slices that have ended, when those that began last are two refills ago.
 func (b *slicedBucket) look(now int64) (missing int64) {
 	if b.key.state == nil {
 		b.ends, b.epochs = 0, nil
@@ -56,7 +56,7 @@ func (b *slicedBucket) look(now int64) (missing int64) {
 	for i := range b.epochs {
 		b.epochs[i].slack = min(b.epochs[i].slack, missing/b.permit)
 	}
-	if n := len(b.epochs); n > 0 && b.ends <= now && now-b.epochs[n-1].began >= b.burst*b.permit {
+	if n := len(b.epochs); n > 0 && b.ends <= now && now-b.epochs[n-1].began >= 2*b.burst*b.permit {
 		b.ends, b.epochs = 0, nil
 	}
 	return missing
@@ -94,6 +94,10 @@ func (b *slicedBucket) operate(now int64, c *Case) {
 		}
 	case 'd':
 		l := leaseOf(c.Operation)
+		if l.long > l.shortest { // as long as costs nothing: what is missing is restored in it, but for an eighth of the burst, and its permits
+			free := max(l.shortest, min(l.long, missing-b.burst*b.permit/8-l.most*b.permit))
+			l.most, l.long = max(min(l.most, l.waiting), l.most*free/l.long), free
+		}
 		floor := max(missing, l.long) // at the end of the slice so much is missing as is restored until then
 		count := l.size((b.burst*b.permit - floor) / b.permit)
 		if count < 1 { // waiting callers get permits to be used at once
@@ -106,7 +110,7 @@ func (b *slicedBucket) operate(now int64, c *Case) {
 		for i := range b.epochs {
 			b.epochs[i].slack = min(b.epochs[i].slack, spared)
 		}
-		if last := len(b.epochs) - 1; last < 0 || now-b.epochs[last].began >= b.burst*b.permit/2 { // half a refill
+		if last := len(b.epochs) - 1; last < 0 || now-b.epochs[last].began >= b.burst*b.permit { // a refill
 			b.epochs = append(b.epochs, epoch{l.id, now, b.burst})
 			b.epochs = b.epochs[max(len(b.epochs)-2, 0):]
 		}
@@ -139,14 +143,16 @@ func slicesOfBuckets() Group {
 		Rule: map[string]int64{"count": 10, "period": 1_000_000, "burst": burst}, Args: append(texts(burst*permit, permit, 1), "/100000/1"),
 	}
 	g.Cases = narrate(&slicedBucket{burst: burst, permit: permit}, []step{
-		{0, "40d0/1000000/77", "Ten permits are restored in this second, so ten are missing at least, and a quarter of the other 90 are the slice. It begins an epoch, whose slack is the burst"},
+		{0, "40d0/1000000/1000000/77", "Ten permits are restored in this second, so ten are missing at least, and a quarter of the other 90 are the slice. It begins an epoch, whose slack is the burst"},
 		{200 * time.Millisecond, "5x1", "A plain call. The slack is now the 30 permits that it found missing"},
 		{100 * time.Millisecond, "10g0/77", "Ten permits of the slice were not spent. All come back, as at least as many were missing since; the slack is less by them"},
 		{0, "30g0/77", "More than the slack: nothing comes back"},
-		{800 * time.Millisecond, "8d3/1000000/78", "The next slice is of the same epoch, so its id is that one's. Six permits more are missing than have to be: the slack"},
-		{0, "200d2/9950000/79", "So long a slice has no room. The two permits for which callers wait are to be used at once"},
+		{800 * time.Millisecond, "8d3/1000000/1000000/78", "The next slice is of the same epoch, so its id is that one's. Six permits more are missing than have to be: the slack"},
+		{0, "200d2/9950000/9950000/79", "So long a slice has no room. The two permits for which callers wait are to be used at once"},
 		{0, "40x1", "A plain call again. More is missing than the slack of before, so it stays"},
-		{5 * time.Second, "4d0/500000/80", "Half a refill after the epoch began, another one begins. Of both the slack is known"},
+		{time.Second, "18d0/1000000/9000000/80", "It may last from one to nine seconds. In 2.55 all that is missing is restored but for an eighth of the burst and 18 permits, so it costs nothing to last as long; for that it gets 5 permits instead of 18"},
+		{5 * time.Second, "8d0/4000000/4000000/81", "Another one of that epoch"},
+		{3 * time.Second, "4d0/500000/500000/82", "A refill after the epoch began, another one begins. Of both the slack is known"},
 	})
 	return g
 }
@@ -195,11 +201,11 @@ func slicesOfWindows() Group {
 	}
 	const begins = start - start%60_000_000
 	g.Cases = narrate(&slicedWindow{m: model.NewAlignedWindow(limit, time.Minute, 0), limit: limit}, []step{
-		{7 * time.Second, "10d0/4000000/77", "A quarter of the window's permits. The state says until when they may be spent, from the start of the window on"},
-		{2 * time.Second, "10d9/60000000/78", "Callers wait for nine. The slice ends with its window"},
+		{7 * time.Second, "10d0/4000000/4000000/77", "A quarter of the window's permits. The state says until when they may be spent, from the start of the window on"},
+		{2 * time.Second, "10d9/60000000/60000000/78", "Callers wait for nine. The slice ends with its window"},
 		{time.Second, fmt.Sprintf("3g%d/0", int64(begins)), "What was not spent comes back to the window"},
-		{0, "7d7/1000000/79", "A slice that ends sooner does not change until when others may be spent"},
-		{0, "5d0/1000000/80", "A quarter of the last two permits is none. A slice has one of them all the same"},
+		{0, "7d7/1000000/1000000/79", "A slice that ends sooner does not change until when others may be spent"},
+		{0, "5d0/1000000/1000000/80", "A quarter of the last two permits is none. A slice has one of them all the same"},
 	})
 	return g
 }
@@ -242,7 +248,7 @@ func slicesOfCounters() Group {
 		Rule: map[string]int64{"limit": limit, "window": 60_000_000}, Args: texts(20_000_064, 60_000),
 	}
 	g.Cases = narrate(&slicedCounter{m: model.NewFixedWindow(limit, time.Minute), limit: limit}, []step{
-		{0, "10d0/4000000/77", "Of a counter the state says what is left of the TTL when the last slice ends, a millisecond less"},
+		{0, "10d0/4000000/4000000/77", "Of a counter the state says what is left of the TTL when the last slice ends, a millisecond less"},
 		{2 * time.Second, fmt.Sprintf("3g%d/0", int64(start)/1000+60_000), "What was not spent comes back"},
 	})
 	return g
@@ -299,10 +305,10 @@ func slicesOfLogs() Group {
 	of := &slicedLog{log: &log{m: model.NewSlidingLog(rules, slot*time.Microsecond), rules: rules, slot: slot}, limit: limit}
 	const dated = start - start%slot + slot - 1
 	g.Cases = narrate(of, []step{
-		{time.Second, "10d0/9000000/77", "A quarter of the permits. The slice ends when its sub-window does, and the rule says when, and the id of those of which permits come back"},
+		{time.Second, "10d0/9000000/9000000/77", "A quarter of the permits. The slice ends when its sub-window does, and the rule says when, and the id of those of which permits come back"},
 		{time.Second, fmt.Sprintf("2g%d/78", int64(dated)), "Another id: nothing comes back"},
 		{0, fmt.Sprintf("2g%d/77", int64(dated)), "What was not spent comes back to its entry"},
-		{6 * time.Second, "4d4/9000000/79", "The id stays that of the first slice"},
+		{6 * time.Second, "4d4/9000000/9000000/79", "The id stays that of the first slice"},
 	})
 	return g
 }
