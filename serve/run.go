@@ -44,6 +44,17 @@ func Run(ctx context.Context, c redis.UniversalClient, o Options, on Listeners, 
 	if err != nil {
 		return err
 	}
+	for _, l := range []struct {
+		what string
+		net.Listener
+	}{{"gRPC", on.GRPC}, {"HTTP", on.HTTP}, {"metrics", on.Metrics}} {
+		if l.Listener != nil {
+			log.Info("listening", "for", l.what, "at", l.Addr().String())
+		}
+	}
+	if o.Files != nil {
+		s.logConfig(log, "the config files are in force")
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer func() {
 		if err := s.Close(context.Background()); err != nil {
@@ -64,7 +75,7 @@ func Run(ctx context.Context, c redis.UniversalClient, o Options, on Listeners, 
 					log.Error("the config files are not in force, the former ones are", "error", err)
 					return
 				}
-				log.Info("the config files have changed, and are in force")
+				s.logConfig(log, "the config files have changed, and are in force")
 			})
 		})
 	case o.XDS != nil:
@@ -74,7 +85,7 @@ func Run(ctx context.Context, c redis.UniversalClient, o Options, on Listeners, 
 					log.Error("there is no new config, the former one is in force", "error", err)
 					return
 				}
-				log.Info("a config has come, and is in force")
+				s.logConfig(log, "a config has come, and is in force")
 			})
 		})
 	}
@@ -128,6 +139,16 @@ func Run(ctx context.Context, c redis.UniversalClient, o Options, on Listeners, 
 	return nil
 }
 
+// logConfig logs that a config is in force, and warns of one without limits, such as that of an empty folder.
+func (s *Service) logConfig(log *slog.Logger, what string) {
+	now := s.current.Load()
+	level := slog.LevelInfo
+	if len(now.config.rules) == 0 {
+		level, what = slog.LevelWarn, what+", without a single limit: every request is allowed"
+	}
+	log.Log(context.Background(), level, what, "files", len(now.files), "limits", len(now.config.rules))
+}
+
 // A healthState is the health of the service, by gRPC and HTTP.
 type healthState struct {
 	server      *health.Server
@@ -165,27 +186,43 @@ func (h *healthState) stop() {
 func (h *healthState) follow(ctx context.Context, c redis.UniversalClient, ready func(redis bool) bool, log *slog.Logger) {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
-	for first, answered := true, false; ; first = false {
+	for last := ""; ; {
 		bounded, cancel := context.WithTimeout(ctx, time.Second)
 		err := c.Ping(bounded).Err()
 		cancel()
 		if ctx.Err() != nil {
 			return
 		}
-		if ok := err == nil; first || ok != answered {
-			if answered = ok; ok {
-				log.Info("Redis answers")
+		if text := pinged(err); text != last {
+			if last = text; err == nil {
+				log.Info(text)
 			} else {
-				log.Error("Redis does not answer", "error", err)
+				log.Error(text, "error", err)
 			}
 		}
-		h.set(ready(answered))
+		h.set(ready(err == nil))
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
 		}
 	}
+}
+
+// pinged says in words what has become of a ping.
+func pinged(err error) string {
+	var reply redis.Error
+	switch {
+	case err == nil:
+		return "Redis answers"
+	case redis.HasErrorPrefix(err, "NOAUTH"), redis.HasErrorPrefix(err, "WRONGPASS"):
+		return "Redis refuses this service: check its user and its password"
+	case redis.HasErrorPrefix(err, "NOPERM"):
+		return "Redis refuses this service: its user may not do PING"
+	case errors.As(err, &reply):
+		return "Redis answers with an error"
+	}
+	return "Redis does not answer"
 }
 
 // ServeHTTP answers 200 or, if the service cannot decide, 503.

@@ -16,12 +16,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
+	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/ratelimittest"
 )
 
@@ -262,4 +265,59 @@ func TestWatch(t *testing.T) {
 		expect()
 		require.EqualValues(t, []int64{2, 2}, []int64{s.stats.loaded.Load(), s.stats.broken.Load()})
 	})
+}
+
+// TestRunSaysWhatIsInForce: a folder without files is no mistake, but allows everything.
+func TestRunSaysWhatIsInForce(t *testing.T) {
+	const one = "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: year, requests_per_unit: 2}}]"
+	for text, want := range map[string]string{
+		one: `level=INFO msg="the config files are in force" files=1 limits=1`,
+		"":  `level=WARN msg="the config files are in force, without a single limit: every request is allowed" files=0 limits=0`,
+	} {
+		files := func() ([]Source, error) { return nil, nil }
+		if text != "" {
+			files = func() ([]Source, error) { return []Source{{"f", []byte(text)}}, nil }
+		}
+		var log bytes.Buffer
+		ctx, stop := context.WithCancel(t.Context())
+		stop()
+		c := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+		defer c.Close()
+		require.NoError(t, Run(ctx, c, Options{Files: files}, Listeners{}, slog.New(slog.NewTextHandler(&log, nil))))
+		require.Contains(t, log.String(), want)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	var log bytes.Buffer
+	broken := func() ([]Source, error) { return []Source{{"f", []byte("domain: [")}}, nil }
+	require.ErrorIs(t, Run(t.Context(), nil, Options{Files: broken}, Listeners{HTTP: l}, slog.New(slog.NewTextHandler(&log, nil))), ratelimit.ErrInvalidConfig)
+	require.Empty(t, log.String()) // it never listened
+}
+
+// TestWhatAPingSays: what an operator has to mend.
+func TestWhatAPingSays(t *testing.T) {
+	server := miniredis.RunT(t)
+	c := redis.NewClient(&redis.Options{Addr: server.Addr(), MaxRetries: -1})
+	defer c.Close()
+	expect := func(want string) {
+		t.Helper()
+		require.Equal(t, want, pinged(c.Ping(t.Context()).Err()))
+	}
+	expect("Redis answers")
+	server.SetError("LOADING Redis is loading the dataset in memory")
+	expect("Redis answers with an error")
+	server.SetError("NOPERM this user has no permissions to run the 'ping' command")
+	expect("Redis refuses this service: its user may not do PING")
+	server.SetError("")
+	server.RequireAuth("secret")
+	other := redis.NewClient(&redis.Options{Addr: server.Addr(), MaxRetries: -1})
+	defer other.Close()
+	wrong := redis.NewClient(&redis.Options{Addr: server.Addr(), Password: "wrong", MaxRetries: -1})
+	defer wrong.Close()
+	for _, c = range []*redis.Client{other, wrong} {
+		expect("Redis refuses this service: check its user and its password")
+	}
+	server.Close()
+	expect("Redis does not answer")
 }

@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -124,7 +125,7 @@ func (f *redisFlags) connect(ctx context.Context, environ func(string) string) (
 	single := redis.NewClient(opts)
 	if err := single.Ping(ctx).Err(); err != nil {
 		_ = single.Close()
-		return nil, unreachable(opts, err)
+		return nil, f.unreachable(opts, err)
 	}
 	if !clustered(ctx, single) {
 		return &server{UniversalClient: single, addr: opts.Addr}, nil
@@ -138,7 +139,7 @@ func (f *redisFlags) connect(ctx context.Context, environ func(string) string) (
 }
 
 // unreachable adds the remedy to an error of the first call.
-func unreachable(opts *redis.Options, err error) error {
+func (f *redisFlags) unreachable(opts *redis.Options, err error) error {
 	remedy := "is it running, and does REDIS_URL or --addr name it?"
 	switch text := err.Error(); {
 	case strings.HasPrefix(text, "NOAUTH"):
@@ -149,6 +150,9 @@ func unreachable(opts *redis.Options, err error) error {
 		remedy = "the user may not do that: see docs/privileges.md"
 	case strings.Contains(text, "SELECT is not allowed in cluster mode"):
 		remedy = "a Cluster has database 0 only: leave --db out, and the number out of REDIS_URL"
+	case opts.TLSConfig != nil && f.files.cert == "" && (strings.Contains(text, "certificate required") || strings.Contains(text, "EOF") ||
+		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)):
+		remedy = "does it ask for a certificate (--redis-cert)?"
 	case opts.TLSConfig == nil && strings.Contains(text, "EOF"):
 		remedy = "does it want TLS (--tls, or rediss:// in REDIS_URL)?"
 	}

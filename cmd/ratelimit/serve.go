@@ -45,7 +45,8 @@ func (p program) serveCommand() *cobra.Command {
 		Short: "Serves limits to Envoy, and to whatever speaks its protocol",
 		Long: `Serves limits to Envoy, and to whatever else speaks envoy.service.ratelimit.v3, by gRPC, and to others by
 JSON over HTTP (POST /json). It reads the config files of envoyproxy/ratelimit as they are, and again when they change.
-docs/serve.md has the fields of a file. A signal ends it when the requests under way are answered.
+docs/serve.md has the fields of a file. GET /healthcheck is 200 while there is a config and Redis answers.
+A signal ends it when the requests under way are answered, SIGHUP too: a reload needs none.
 ` + connecting + `
 It may be down at the start. Of a Sentinel, --addr or REDIS_URL is a sentinel.`,
 		Example: `  ratelimit serve --config /etc/ratelimit
@@ -67,19 +68,20 @@ It may be down at the start. Of a Sentinel, --addr or REDIS_URL is a sentinel.`,
 	fs.DurationVar(&f.options.Denials, "denials", 0, "deny from memory what can only be denied, for so long at most; 0: ask Redis each time")
 	fs.BoolVar(&f.options.Leases, "leases", false, "take hits of hot descriptors a slice at a time, and spend them in this process")
 	fs.BoolVar(&f.options.OriginalMetrics, "original-metrics", false, "name metrics and labels as envoyproxy/ratelimit does, for its dashboards")
-	fs.StringVar(&f.options.Outage.Fallback, "outage", "", "what to do while Redis does not answer: allow, deny or local; without it, answer with an error")
+	fs.StringVar(&f.options.Outage.Fallback, "outage", "", "the `policy` while Redis does not answer: allow, deny or local; without it, answer with an error")
 	fs.DurationVar(&f.options.Outage.Budget, "budget", 20*time.Millisecond, "how long a request waits for Redis, if there is an outage policy")
 	fs.IntVar(&f.options.Outage.Instances, "instances", 1, "by how many processes limits are divided while local decides")
 	fs.BoolVar(&f.traces, "traces", false, "send a span of each request by OTLP, as the variables OTEL_… say")
-	fs.StringVar(&f.grpc, "grpc", ":8081", "where gRPC listens; empty: nowhere")
-	fs.StringVar(&f.http, "http", ":8080", "where /json and /healthcheck are; empty: nowhere")
-	fs.StringVar(&f.metrics, "metrics", ":9102", "where /metrics is, for Prometheus; empty: nowhere")
+	fs.StringVar(&f.grpc, "grpc", ":8081", "the `address` where gRPC listens; empty: nowhere")
+	fs.StringVar(&f.http, "http", ":8080", "the `address` of /json, /auth and /healthcheck; empty: nowhere")
+	fs.StringVar(&f.metrics, "metrics", ":9102", "the `address` of /metrics, for Prometheus, and of /healthcheck; empty: nowhere")
 	fs.StringVar(&f.tls.Cert, "server-cert", "", "a `file` with the service's certificate: gRPC and HTTP then speak TLS")
 	fs.StringVar(&f.tls.Key, "server-key", "", "a `file` with the key of --server-cert")
 	fs.StringVar(&f.tls.ClientCA, "client-ca", "", "a `file` with authorities: clients need a certificate of one of them")
 	fs.StringVar(&f.tls.ClientSAN, "client-san", "", "the DNS `name` or URI that the certificate of a client must have")
 	f.redis.define(fs)
 	fs.Lookup("timeout").DefValue, f.redis.timeout = "100ms", 100*time.Millisecond
+	fs.Lookup("timeout").Usage = "how long to wait for each answer of Redis"
 	fs.BoolVar(&f.cluster, "cluster", false, "Redis is a Cluster")
 	fs.StringVar(&f.sentinel, "sentinel", "", "the `name` of the master that the sentinels watch")
 	complete(cmd, "outage", "allow", "deny", "local")
@@ -151,14 +153,6 @@ func (p program) serve(ctx context.Context, f *serveFlags, asJSON bool) error {
 			if *l.on, err = f.tls.Listen(*l.on, log, l.protocol); err != nil {
 				return usageError{err}
 			}
-		}
-	}
-	for _, l := range []struct {
-		what string
-		net.Listener
-	}{{"gRPC", on.GRPC}, {"HTTP", on.HTTP}, {"metrics", on.Metrics}} {
-		if l.Listener != nil {
-			log.Info("listening", "for", l.what, "at", l.Addr().String())
 		}
 	}
 	err = serve.Run(ctx, c, f.options, on, log)

@@ -169,7 +169,7 @@ func TestServeWithACertificateForRedis(t *testing.T) {
 		text string
 	}{
 		{exitDone, "rediss://", []string{"--redis-cert", cert, "--redis-key", key, "--redis-ca", ca}, ""},
-		{exitFailed, "rediss://", []string{"--redis-ca", ca}, "certificate"},
+		{exitFailed, "rediss://", []string{"--redis-ca", ca}, "(does it ask for a certificate (--redis-cert)?)"},
 		{exitUsage, "redis://", []string{"--redis-ca", ca}, "--redis-cert, --redis-key and --redis-ca are for TLS; add --tls, or write rediss:// into REDIS_URL"},
 		{exitUsage, "rediss://", []string{"--redis-key", key}, "--redis-cert and --redis-key belong together; give both"},
 		{exitUsage, "rediss://", []string{"--redis-ca", key}, key + " has no certificate"},
