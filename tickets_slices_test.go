@@ -194,7 +194,7 @@ func (w *slicedWorld) step(t *testing.T) {
 	}
 	switch op := rng.IntN(16); {
 	case op < 3:
-		list := fmt.Appendf(nil, "%dd%d/%d/%d", 4+rng.IntN(30), rng.IntN(2), (w.longest / time.Duration(1+rng.IntN(3))).Microseconds(), 2+rng.Int64N(1<<50))
+		list := fmt.Appendf(nil, "%dd%d/0/%d/%d", 4+rng.IntN(30), rng.IntN(2), (w.longest / time.Duration(1+rng.IntN(3))).Microseconds(), 2+rng.Int64N(1<<50))
 		got, err := ratelimit.DecideList(w.plain, "k", list)
 		require.NoError(t, err)
 		want, err := ratelimit.DecideList(w.plain, "twin", list)

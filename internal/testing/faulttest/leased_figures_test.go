@@ -146,7 +146,7 @@ func TestFiguresOfLeases(t *testing.T) {
 				if r.maxSlice > 0 {
 					slice = strconv.Itoa(r.maxSlice)
 				}
-				waste += fmt.Sprintf("%d,%s,%.1f,%.0f\n", r.processes, slice, 100*(1-r.used), r.decisions)
+				waste += fmt.Sprintf("%d,%s,%.1f,%.0f\n", r.processes, slice, 100*max(1-r.used, 0), r.decisions)
 			} else {
 				r.allPlain, r.plain = true, 0
 				r.run(t, 4*time.Second, 12*time.Second)
