@@ -60,6 +60,7 @@ type soak struct {
 	round       int
 	long, short []*account
 	current     atomic.Pointer[[]*account] // both
+	sliced      atomic.Pointer[account]    // one of the short ones, which startSlices asks
 	known, lost []int                      // of long
 	counted     []int                      // of long, at the last kill
 	hours       int                        // that the clock is ahead
@@ -103,6 +104,7 @@ func TestSoak(t *testing.T) {
 	s.open()
 	s.load = startLoad(soakWorkers, func() []*account { return *s.current.Load() })
 	s.startHolders()
+	s.startSlices()
 
 	begun := time.Now()
 	for time.Since(begun) < length || s.round < 3 || s.fullQuota == 0 {
@@ -139,6 +141,10 @@ func (s *soak) open() {
 	s.short = append(s.short, openAccounts(s.t, usedQuotas(), key+" used", soakUsed, soakShort, s.clients, s.opts...)...)
 	both := append(slices.Clone(s.long), s.short...)
 	s.current.Store(&both)
+	s.short = append(s.short, s.sliced.Load())
+	if s.sliced.Load() == nil {
+		s.openSliced()
+	}
 	s.known, s.lost, s.counted = make([]int, len(s.long)), make([]int, len(s.long)), make([]int, len(s.long))
 }
 
@@ -224,6 +230,7 @@ func (s *soak) kill() {
 		a.takes = nil
 		a.mu.Unlock()
 	}
+	s.openSliced()
 	s.holders.begin()
 }
 
@@ -242,12 +249,13 @@ func (s *soak) newStretch() {
 	for _, a := range s.short {
 		a.takes = nil
 	}
+	s.openSliced()
 }
 
 // judgeShort is called with the gate closed, as the rest.
 func (s *soak) judgeShort() {
 	for _, a := range s.short {
-		broken, most := tooMany(a.kind, a.limit, soakShort, a.takes)
+		broken, most := tooMany(a.kind, a.limit, a.window, a.takes)
 		require.Empty(s.t, broken, "%s, round %d", a.name, s.round)
 		s.judged += len(a.takes)
 		if a.kind == anyWindow {

@@ -142,3 +142,53 @@ func (h *holders) spoil() { h.epoch.Load().spoilt.Store(true) }
 func (h *holders) judge(t *testing.T) {
 	require.LessOrEqual(t, h.most.Load(), int64(soakHolders), "holders at a time")
 }
+
+// soakSliced is a bucket of which each client has slices, for a tenth of a second: 500 a second.
+const soakSliced = 200
+
+// slicedQuota is that bucket.
+func slicedQuota() []quota {
+	return []quota{{"TokenBucket with slices", perRate, func(c ratelimit.Client, limit int, window time.Duration, opts ...ratelimit.Option) (ratelimit.Limiter, error) {
+		l, err := ratelimit.NewTokenBucket(c, ratelimit.Per(limit, window), limit, opts...)
+		if err != nil {
+			return nil, err
+		}
+		return ratelimit.NewLeased(l)
+	}}}
+}
+
+// openSliced begins with another key: slices that were taken before a kill or a step of the clock may be spent after it, beside
+// what the server then knows.
+func (s *soak) openSliced() {
+	a := openAccounts(s.t, slicedQuota(), fmt.Sprint("sliced ", time.Now().UnixNano()), soakSliced, 2*soakShort, s.clients, s.opts...)[0]
+	s.short[len(s.short)-1] = a
+	s.sliced.Store(a)
+}
+
+// startSlices lets the clients spend slices late. All take one when the bucket is full, nobody calls until it is full again and
+// the slices are over, and then all ask for more than there is. A slice that lived longer would come on top of a full bucket.
+func (s *soak) startSlices() {
+	const cycle, full, burst = 760 * time.Millisecond, 400 * time.Millisecond, 600
+	for i := range s.clients {
+		s.holders.wg.Go(func() {
+			for {
+				now := time.Duration(time.Now().UnixNano()) % cycle
+				at, calls := cycle-now, burst // at the next cycle's begin
+				if now < full {
+					at, calls = full-now, 3
+				}
+				select {
+				case <-s.load.quit:
+					return
+				case <-time.After(at):
+				}
+				for range calls {
+					s.load.gate.RLock()
+					a := s.sliced.Load()
+					_ = a.ask(ctx, &s.load.tally, a.by[i], 1)
+					s.load.gate.RUnlock()
+				}
+			}
+		})
+	}
+}
