@@ -23,7 +23,7 @@ var capabilities = []struct {
 	files, lines, names, methods, doc, guides, scripts int
 }{
 	{name: "limits in a file", guides: 89},
-	{name: "a service for Envoy", guides: 245}, // with metadata, and what its throughput consists of
+	{name: "a service for Envoy", guides: 258}, // with metadata, and what its throughput consists of
 	{name: "what users of other middlewares expect of httplimit", guides: 57},
 	{name: "clients of other libraries", guides: 102, doc: 1}, // with the settings of rueidis and valkey-go, and what a user of their limiters looks for
 	{name: "numbers of money", guides: 16, scripts: 5},
