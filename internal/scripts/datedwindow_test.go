@@ -25,7 +25,7 @@ func TestAlignedWindowsReadStatesOfTheirOwnWindow(t *testing.T) {
 		args := []any{"1", 5, 60_000_000, 0}
 		ttl := 30_003 * time.Millisecond
 		if by {
-			args = append(args, 1000, now)
+			args = append(args, 1000, int64(now))
 			ttl += time.Second
 		}
 		for _, test := range []struct {
