@@ -6,11 +6,10 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"os"
 	"slices"
 
 	"github.com/tryacquire/ratelimit"
-	"github.com/tryacquire/ratelimit/internal/filewatch"
+	"github.com/tryacquire/ratelimit/internal/tlsfiles"
 )
 
 // TLS are the files of a listener. They are read again at each handshake, so that a new certificate needs no restart.
@@ -27,42 +26,29 @@ func (t TLS) Listen(l net.Listener, log *slog.Logger, protocols ...string) (net.
 	if t.Cert == "" || t.Key == "" || t.ClientSAN != "" && t.ClientCA == "" {
 		return nil, fmt.Errorf("%w: TLS needs a certificate and its key; a client's name needs its authorities too", ratelimit.ErrInvalidConfig)
 	}
-	files := &filewatch.LastGood[*tls.Config]{
-		Read: func() (*tls.Config, error) { return t.read(protocols) },
-		Report: func(err error) {
-			if err != nil {
-				log.Error("the files of TLS are not in force, the former ones are", "error", err)
-				return
-			}
-			log.Info("the files of TLS are in force again")
-		},
-	}
-	if _, err := files.Get(); err != nil {
+	latest, err := tlsfiles.Latest(log, "TLS", func() (*tls.Config, error) { return t.read(protocols) })
+	if err != nil {
 		return nil, err
 	}
 	return tls.NewListener(l, &tls.Config{
 		MinVersion:         tls.VersionTLS12,
-		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return files.Get() },
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return latest() },
 	}), nil
 }
 
 func (t TLS) read(protocols []string) (*tls.Config, error) {
-	pair, err := tls.LoadX509KeyPair(t.Cert, t.Key)
-	if err != nil {
-		return nil, fmt.Errorf("ratelimit/serve: %s, %s: %w", t.Cert, t.Key, err)
-	}
-	// Without tickets: a session that is resumed would pass by a change of the authorities.
-	c := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: protocols, Certificates: []tls.Certificate{pair}, SessionTicketsDisabled: true}
-	if t.ClientCA == "" {
-		return c, nil
-	}
-	text, err := os.ReadFile(t.ClientCA)
+	pair, err := tlsfiles.Pair(t.Cert, t.Key)
 	if err != nil {
 		return nil, fmt.Errorf("ratelimit/serve: %w", err)
 	}
-	c.ClientAuth, c.ClientCAs = tls.RequireAndVerifyClientCert, x509.NewCertPool()
-	if !c.ClientCAs.AppendCertsFromPEM(text) {
-		return nil, fmt.Errorf("ratelimit/serve: %s has no certificate", t.ClientCA)
+	// Without tickets: a session that is resumed would pass by a change of the authorities.
+	c := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: protocols, Certificates: pair, SessionTicketsDisabled: true}
+	if t.ClientCA == "" {
+		return c, nil
+	}
+	c.ClientAuth = tls.RequireAndVerifyClientCert
+	if c.ClientCAs, err = tlsfiles.Authorities(t.ClientCA); err != nil {
+		return nil, fmt.Errorf("ratelimit/serve: %w", err)
 	}
 	if t.ClientSAN != "" {
 		c.VerifyConnection = func(state tls.ConnectionState) error { return t.named(state.PeerCertificates[0]) }

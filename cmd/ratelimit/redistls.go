@@ -3,14 +3,11 @@ package main
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
-	"fmt"
 	"log/slog"
 	"net"
-	"os"
 	"time"
 
-	"github.com/tryacquire/ratelimit/internal/filewatch"
+	"github.com/tryacquire/ratelimit/internal/tlsfiles"
 )
 
 // redisTLS are the files of connections to Redis. They are read again for each connection, so that a new certificate needs no
@@ -28,21 +25,12 @@ func (f redisTLS) dialer(base *tls.Config, timeout time.Duration, log *slog.Logg
 	case (f.cert == "") != (f.key == ""):
 		return nil, usagef("--redis-cert and --redis-key belong together; give both")
 	}
-	files := &filewatch.LastGood[*tls.Config]{
-		Read: func() (*tls.Config, error) { return f.read(base) },
-		Report: func(err error) {
-			if err != nil {
-				log.Error("the files of TLS to Redis are not in force, the former ones are", "error", err)
-				return
-			}
-			log.Info("the files of TLS to Redis are in force again")
-		},
-	}
-	if _, err := files.Get(); err != nil {
+	latest, err := tlsfiles.Latest(log, "TLS to Redis", func() (*tls.Config, error) { return f.read(base) })
+	if err != nil {
 		return nil, usageError{err}
 	}
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
-		c, err := files.Get()
+		c, err := latest()
 		if err != nil {
 			return nil, err
 		}
@@ -53,21 +41,15 @@ func (f redisTLS) dialer(base *tls.Config, timeout time.Duration, log *slog.Logg
 
 func (f redisTLS) read(base *tls.Config) (*tls.Config, error) {
 	c := base.Clone()
+	var err error
 	if f.cert != "" {
-		pair, err := tls.LoadX509KeyPair(f.cert, f.key)
-		if err != nil {
-			return nil, fmt.Errorf("%s, %s: %w", f.cert, f.key, err)
-		}
-		c.Certificates = []tls.Certificate{pair}
-	}
-	if f.ca != "" {
-		text, err := os.ReadFile(f.ca)
-		if err != nil {
+		if c.Certificates, err = tlsfiles.Pair(f.cert, f.key); err != nil {
 			return nil, err
 		}
-		c.RootCAs = x509.NewCertPool()
-		if !c.RootCAs.AppendCertsFromPEM(text) {
-			return nil, fmt.Errorf("%s has no certificate", f.ca)
+	}
+	if f.ca != "" {
+		if c.RootCAs, err = tlsfiles.Authorities(f.ca); err != nil {
+			return nil, err
 		}
 	}
 	return c, nil
