@@ -63,12 +63,7 @@ func heldBasics() Group {
 		Algorithm: "inflight", About: "the usual operations", Script: "inflight", Key: "ratelimit:default:inflight{k}",
 		Rule: map[string]int64{"limit": limit, "lease": lease}, Args: argsOfHolds(limit, lease),
 	}
-	key, now := &model.InFlight{}, int64(start)
-	for _, s := range []struct {
-		step
-		id string
-		n  int
-	}{
+	g.Cases = narrateHolds(model.Call{Limit: limit, Lease: lease}, nil, []heldStep{
 		{step{0, "2hA", "Two permits are held: two members, scored by the end of the lease"}, "A", 2},
 		{step{500 * time.Millisecond, "2hB", "Denied until the lease ends, at the latest"}, "B", 2},
 		{step{0, "1hjob", "An id of the caller's own begins with a small letter"}, "job", 1},
@@ -77,16 +72,6 @@ func heldBasics() Group {
 		{step{500 * time.Millisecond, "2kA", "The lease of the first hold begins again"}, "A", 2},
 		{step{0, "2rA", "It is released: its members go"}, "A", 2},
 		{step{0, "look", "One permit is held, until its lease ends"}, "", 1},
-	} {
-		now += s.after.Microseconds()
-		c := Case{About: s.about, Clock: now, Operation: s.operation}
-		c.Before, c.TTLBefore = membersOf(key, now)
-		c.hold(key, model.Call{Limit: limit, Lease: lease, Server: now, Now: now}, s.id, s.n)
-		c.After, c.TTL = membersOf(key, now)
-		if s.id == "job" {
-			c.Result = nil // a limiter's id is another one
-		}
-		g.Cases = append(g.Cases, c)
-	}
+	})
 	return g
 }

@@ -139,26 +139,12 @@ func heldByCallers() Group {
 		Algorithm: "inflight", About: byCallers, Script: "inflight", Key: "ratelimit:default:inflight{k}",
 		Rule: map[string]int64{"limit": limit, "lease": lease}, Args: argsOfHolds(limit, lease),
 	}
-	key, now := &model.InFlight{}, int64(start)
-	for _, s := range []struct {
-		step
-		id string
-		n  int
-	}{
+	call := model.Call{Limit: limit, Lease: lease, Spare: skew * 1000, ByCaller: true}
+	g.Cases = narrateHolds(call, append(texts(limit, lease), fmt.Sprintf("/%d@%d", lease, skew)), []heldStep{
 		{step{0, "1hA", "The score is the end of the lease and the skew, which the member's name says"}, "A", 1},
 		{step{-500 * time.Millisecond, "2hB", "Denied: by this clock, which is behind, the lease may last longer by the skew and the lag"}, "B", 2},
 		{step{700 * time.Millisecond, "1kA", "The lease begins again. Its end is never moved back"}, "A", 1},
 		{step{500 * time.Millisecond, "1rA", "A release deletes the member, and the key with its last one"}, "A", 1},
-	} {
-		now += s.after.Microseconds()
-		c := Case{About: s.about, Clock: now, Spare: skew, Operation: s.operation}
-		c.Args = append(texts(limit, lease), fmt.Sprintf("/%d@%d", lease, skew))
-		c.Before, c.TTLBefore = membersOf(key, now)
-		call := model.Call{Limit: limit, Lease: lease, Spare: skew * 1000, ByCaller: true, Server: now, Now: now}
-		c.hold(key, call, s.id, s.n)
-		c.After, c.TTL = membersOf(key, now)
-		c.Result = nil // a limiter's id is another one
-		g.Cases = append(g.Cases, c)
-	}
+	})
 	return g
 }

@@ -79,6 +79,31 @@ func (c *Case) hold(key *model.InFlight, call model.Call, id string, n int) {
 	}
 }
 
+// A heldStep is a step with the hold that it is about.
+type heldStep struct {
+	step
+	id string
+	n  int
+}
+
+// narrateHolds has a case for each step, by calls of this rule. args are those of the cases; nil: the group's.
+func narrateHolds(call model.Call, args []string, steps []heldStep) (cases []Case) {
+	key, now := &model.InFlight{}, int64(start)
+	for _, s := range steps {
+		now += s.after.Microseconds()
+		call.Server, call.Now = now, now
+		c := Case{About: s.about, Clock: now, Spare: call.Spare / 1000, Args: args, Operation: s.operation}
+		c.Before, c.TTLBefore = membersOf(key, now)
+		c.hold(key, call, s.id, s.n)
+		c.After, c.TTL = membersOf(key, now)
+		if s.id == "job" || call.ByCaller {
+			c.Result = nil // a limiter's id is another one
+		}
+		cases = append(cases, c)
+	}
+	return cases
+}
+
 func argsOfHolds(limit, lease int64) []string {
 	return append(texts(limit, lease), "/"+strconv.FormatInt(lease, 10))
 }
