@@ -359,21 +359,6 @@ if outstanding then
 end
 -- </keep>
 
--- <keep of log>
--- needs: beside first lasting leases outstanding ttl
--- sets:
-if outstanding then
-  ttl = math.max(ttl, lasting) + 4
-  if first or redis.call('PTTL', leases) < ttl then
-    if ttl ~= beside.ttl then
-      beside.ttl = ttl
-      beside.text = string.format('%d', ttl + 950)
-    end
-    redis.call('PEXPIRE', leases, beside.text)
-  end
-end
--- </keep of log>
-
 -- <full>
 -- Behind fit: one key has at most ten thousand tickets.
 -- needs: allowed fresh outstanding

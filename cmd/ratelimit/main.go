@@ -3,7 +3,7 @@
 //	ratelimit top                        the keys that are limited now, and how close others are
 //	ratelimit inspect user:42            what a key holds, in words
 //	ratelimit replay access.log          what would this limit have done to that traffic?
-//	ratelimit scripts --find 68e299      the script that SLOWLOG or an error names
+//	ratelimit scripts --find 2c03c4      the script that SLOWLOG or an error names
 //	ratelimit check limits.yaml          the mistakes in a file of limits
 //	ratelimit serve --config folder      limits for Envoy
 //

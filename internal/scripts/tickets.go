@@ -41,9 +41,10 @@ func addTickets(f *script.File) *script.File {
 	name := strings.TrimSuffix(f.Name(), ".lua")
 	seek := tickets["seek"]
 	if rules, ok := tickets["rules of "+name]; ok { // a log
-		for _, block := range []string{"returns", "keep", "full"} {
+		for _, block := range []string{"returns", "full"} {
 			f = f.Set(block, tickets[block+" of log"])
 		}
+		f = f.Set("keep", "local margin = 0 -- the ttl of a log has it\n"+tickets["keep"])
 		f = f.Set("rules", rules).Set("ended", forOperations(Of(name).whole).Blocks()["load"])
 		seek = own["seek"] + tickets["seek of log"]
 	}

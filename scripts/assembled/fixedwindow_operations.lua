@@ -202,8 +202,8 @@ local function decide(key, operations)
       long = long + 0
       stop = further
       -- <lease>
-      -- A slice: how many of the requests it gets (times), one of the last ones also if nobody waits, and how
-      -- long it lasts (long), which is until the window ends at most.
+      -- A slice gets so many of the requests (times), and of the last permits one even if nobody waits for it. It
+      -- lasts so long (long), but not beyond the end of the window.
       -- needs: lasts least long room times
       -- sets: long times
       local fits = math.max(math.floor(room / 1000000), 0)
