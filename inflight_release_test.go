@@ -60,7 +60,7 @@ func TestReleaseAsOfWhatCannotBe(t *testing.T) {
 	require.ErrorIs(t, (&ratelimit.InFlight{}).ReleaseAs(ctx, "k", 1, "job"), ratelimit.ErrInvalidConfig)
 }
 
-// TestReleaseAsIsReported: observers hear of it, and a caller who waits in this process gets the place at once.
+// TestReleaseAsIsReported: the release is observed, and a caller that waits in this process gets the place at once.
 func TestReleaseAsIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rec := &recorder{}

@@ -314,7 +314,7 @@ func TestASliceWhoseReplyNeverComes(t *testing.T) {
 				var dead atomic.Bool
 				test := make(chan struct{})
 				e.Client().AddHook(onCommand(func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
-					if dead.Load() { // also when what is left of an ended slice goes back
+					if dead.Load() { // it may be the return of an ended slice, too
 						<-test
 					}
 					return next(ctx, cmd)

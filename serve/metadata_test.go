@@ -60,7 +60,7 @@ func TestMetadata(t *testing.T) {
 		// The first value of a name is taken, and structs are merged.
 		expect(ok, `{"domain": "shop", "hitsAddend": 1, "descriptors": [{"entries": ["service=two"], "hitsAddend": 1}, {"entries": ["service=one"], "hitsAddend": 0}],
 			"metadata": {"name": "two", "quota": {"name": "two", "unit": "day", "left": [1, {"a": true}]}, "other": 1.5, "none": null}}`, request(1, "service=two:1", "service=one:0"))
-		// What is over its limit is left out, also if it denies nothing.
+		// A descriptor over its limit is left out, even one that denies nothing.
 		expect(ok, `{"domain": "shop", "descriptors": [{"entries": ["service=one"]}, {"entries": ["service=two"]}, {"entries": ["spare=1"]}], `+one+`}`, request(0, "service=one", "service=two", "spare=1"))
 		expect(over, `{"domain": "shop", "descriptors": [{"entries": ["service=one"]}]}`, request(0, "service=one"))
 		// In shadow mode nothing is over its limit. What is replaced or unlimited has none, nor has a descriptor above it.

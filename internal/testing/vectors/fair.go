@@ -33,7 +33,7 @@ func (s *shared) keys(c *Case) []*kept {
 }
 
 // write stores both keys. While nothing but marks and the head of the limit's state changes, their TTLs stay.
-func (s *shared) write(now int64, t *tenant, counts, anew bool) {
+func (s *shared) write(now int64, t *tenant, counts, again bool) {
 	l := &s.limit
 	before := int64(0) // how long the epoch before this one was
 	if l.Before != 0 {
@@ -48,7 +48,7 @@ func (s *shared) write(now int64, t *tenant, counts, anew bool) {
 		ttl += debt + debt%2
 	}
 	keep := func(k *kept, text string) {
-		if k.state == nil || anew {
+		if k.state == nil || again {
 			k.write(now, text, ttl)
 		}
 		k.state = text
@@ -112,8 +112,8 @@ func fairBuckets() []Group {
 		{3 * time.Second, "1x1 a", "Three seconds later there is room for one. The line moves. Of both keys only marks, the line, what is owed and the limit's head change, so their TTLs stay"},
 		{999_998 * time.Microsecond, "1x1 b", "This tenant is behind the line by a permit, and what it takes is owed no more. The instant is divisible by 16, so the TTLs are set"},
 		{0, "2c1 b", "A charge counts against the share, moves no line, and is taken in any case"},
-		{time.Second, "1g/0 b", "A permit comes back, to the limit and to the tenant's mark. Then both keys are written anew, with their TTLs"},
-		{9 * time.Second, "1x1 a", "The epoch is over. A call that moves the line begins another: marks count from the line, and who was counted in the last one counts until the end of this one"},
+		{time.Second, "1g/0 b", "A permit comes back, to the limit and to the tenant's mark. Then both keys are written again, with their TTLs"},
+		{9 * time.Second, "1x1 a", "The epoch is over. A call that moves the line begins another: marks count from the line, and the tenants of the last epoch count until the end of this one"},
 	})
 	return []Group{g}
 }
