@@ -20,10 +20,11 @@ import (
 // limiters of the same name beside them, allow exactly what the rule allows, whatever crashes and whichever replies are
 // lost.
 //
-// A slice lasts a quarter of the time in which the bucket refills, or longer while permits are scarce, or a quarter of the
-// window, or until the window or the sub-window ends, at most 10s. It is as large as this process's demand in that time, at
-// most a quarter of what is left. Keys with a demand below some ten permits in it ask Redis as without the Leased. What is
-// left of a slice when it ends is given back if it is 4 permits or more, and by [Leased.Close].
+// A slice of a bucket lasts a quarter of the time in which the bucket refills, or longer while permits are scarce. One of a
+// fixed or calendar window lasts a quarter of the window, and one of a sliding window or log until the sub-window ends. None
+// lasts longer than 10s. A slice is as large as this process's demand in that time, at most a quarter of what is left. Keys
+// with a demand below some ten permits in it ask Redis as without the Leased. What is left of a slice when it ends is given
+// back if it is 4 permits or more, and by [Leased.Close].
 //
 // Of a bucket, a process that gets less than it asks for waits before it asks again, and denies calls in the meantime: the
 // permits go to the other processes, or come back in the next slice. So while the demand exceeds the rule, a call can be
