@@ -18,12 +18,23 @@ type call struct {
 	reserved [len(budgets)]int // micro-dollars
 	slice    int               // micro-dollars that it takes at once while it streams
 	short    error             // why it gets no more
+
+	pieces, length int // of the answer so far, see chunk.size
 }
 
-// count adds tokens to the answer. When half a slice is left of what is reserved, it takes a further slice from each
+// count adds a part to the answer. Most upstreams send each token as a piece; of those that send more at once, the length
+// says how many tokens there are. When half a slice is left of what is reserved, count takes a further slice from each
 // budget. If one denies, the answer goes on until its reserve is used up; then count returns why it has to be cut.
-func (c *call) count(ctx context.Context, tokens int) error {
-	c.used.Output += tokens
+func (c *call) count(ctx context.Context, part chunk) error {
+	pieces, length := part.size()
+	c.pieces, c.length = c.pieces+pieces, c.length+length
+	c.used.Output = max(c.used.Output, c.pieces, c.length/bytesOfToken)
+	if part.Usage != nil {
+		c.used = part.Usage.checked()
+	}
+	if pieces == 0 { // the answer is complete
+		return nil
+	}
 	cost := c.price.of(c.used)
 	for i, at := range budgets {
 		if c.short == nil && c.reserved[i] < cost+c.slice/2 {

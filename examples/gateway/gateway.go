@@ -74,7 +74,11 @@ func (g *gateway) complete(to *answer, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), mostTime)
+	ctx := r.Context()
+	if !req.stream { // the upstream goes on, and bills it, when the client has left
+		ctx = context.WithoutCancel(ctx)
+	}
+	ctx, cancel := context.WithTimeout(ctx, mostTime)
 	defer cancel()
 	c, tokens, money := g.newCall(a, req)
 	all, err := ratelimit.TryAcquireAll(context.WithoutCancel(ctx), a.claims(tokens, money)...)

@@ -38,6 +38,7 @@ const (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the program at once
 	if err := run(ctx, os.Args[1:], os.Stdout, miniredis.Run); err != nil {
 		log.Fatal(err)
 	}
@@ -55,6 +56,9 @@ func run(ctx context.Context, args []string, out io.Writer, inside func() (*mini
 	slice := flags.Int("slice", 100, "tokens that an answer reserves at once")
 	pace := flags.Duration("pace", 10*time.Millisecond, "of a word of the upstream that repeats words")
 	_ = flags.Parse(args) // it exits
+	if flags.NArg() > 0 { // and what follows it would be ignored, with the flags in it
+		return fmt.Errorf("%q is no flag; gateway -help has all", flags.Arg(0))
+	}
 
 	c, err := readConfig(*path)
 	if err != nil {
@@ -105,7 +109,7 @@ func run(ctx context.Context, args []string, out io.Writer, inside func() (*mini
 	if *path == "" {
 		fmt.Fprintf(out, tryThis, listener.Addr())
 	}
-	server := &http.Server{Handler: g.handler(), ReadHeaderTimeout: 10 * time.Second}
+	server := &http.Server{Handler: g.handler(), ReadHeaderTimeout: 10 * time.Second, WriteTimeout: mostTime + time.Minute}
 	go func() {
 		<-ctx.Done()
 		_ = server.Shutdown(context.Background())

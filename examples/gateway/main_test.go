@@ -342,6 +342,13 @@ func TestMistakesOfClients(t *testing.T) {
 	})
 }
 
+// TestAWordThatIsNoFlag would end the flags: those behind it were ignored, such as -redis.
+func TestAWordThatIsNoFlag(t *testing.T) {
+	t.Parallel()
+	err := run(t.Context(), []string{"my.json", "-redis", "localhost:1"}, io.Discard, miniredis.Run)
+	require.EqualError(t, err, `"my.json" is no flag; gateway -help has all`)
+}
+
 func TestPage(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *site, _ *ratelimittest.Env) {
 		s.read(s.send(t.Context(), ask{secret: "sk-ann", wish: "say 3 words", most: 9}))

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"strconv"
+	"strings"
 )
 
 // A request is one for a completion. What the gateway does not know of it reaches the upstream as it came.
@@ -51,9 +52,15 @@ func readRequest(body io.Reader, models map[string]price) (*request, error) {
 		r.set("stream_options", map[string]bool{"include_usage": true})
 	}
 	r.most = most * max(choices, 1)
-	r.input = len(r.fields["messages"])/4 + 1 // about what a tokenizer counts
+	for _, name := range []string{"messages", "tools", "functions", "response_format", "prediction"} {
+		r.input += len(r.fields[name])
+	}
+	r.input = r.input/bytesOfToken + 1
 	return r, nil
 }
+
+// bytesOfToken is about what a tokenizer makes a token of.
+const bytesOfToken = 4
 
 func (r *request) set(name string, value any) {
 	r.fields[name], _ = json.Marshal(value) // numbers and booleans
@@ -70,23 +77,36 @@ type usage struct {
 
 func (u usage) total() int { return u.Input + u.Output }
 
-// A chunk is a part of an answer that streams. The last one has the usage.
+// checked has no number that would make a call cost less than nothing, whatever the upstream reports.
+func (u usage) checked() usage {
+	u.Input, u.Output = max(u.Input, 0), max(u.Output, 0)
+	u.Details.Cached = min(max(u.Details.Cached, 0), u.Input)
+	return u
+}
+
+// A chunk is a part of an answer that streams. The last one has the usage; of some upstreams, each has that so far.
 type chunk struct {
 	Choices []struct {
-		Delta struct {
-			Content   string            `json:"content"`
-			ToolCalls []json.RawMessage `json:"tool_calls"`
-		} `json:"delta"`
+		Delta map[string]json.RawMessage `json:"delta"`
 	} `json:"choices"`
 	Usage *usage `json:"usage"`
 }
 
-// tokens is how many tokens the chunk has: upstreams send each on its own.
-func (c chunk) tokens() (n int) {
+// size is how many pieces of answers the chunk has, and the bytes of their texts: whatever a delta has beside its role is a
+// piece, such as content, reasoning or the call of a tool.
+func (c chunk) size() (pieces, length int) {
 	for _, choice := range c.Choices {
-		if choice.Delta.Content != "" || len(choice.Delta.ToolCalls) > 0 {
-			n++
+		piece := 0
+		for name, value := range choice.Delta {
+			switch text := string(value); {
+			case name == "role" || text == "null" || text == `""` || text == "[]":
+			case value[0] == '"':
+				piece, length = 1, length+len(strings.Trim(text, `" `))
+			default:
+				piece = 1
+			}
 		}
+		pieces += piece
 	}
-	return n
+	return pieces, length
 }
