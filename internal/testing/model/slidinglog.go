@@ -76,6 +76,13 @@ func (l *SlidingLog) Beside(rules []Rule, resolution time.Duration) *SlidingLog 
 	return other
 }
 
+// Copy returns the model of another key in the same state.
+func (l *SlidingLog) Copy() *SlidingLog {
+	other, key := *l, *l.key
+	other.key = &key
+	return &other
+}
+
 // Take implements [Model].
 func (l *SlidingLog) Take(now int64, n int, peek bool) Answer {
 	checkPermits(n, l.Max())

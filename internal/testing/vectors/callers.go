@@ -103,27 +103,7 @@ func windowByCallers() Group {
 	}
 	m := model.NewClockWindow(limit, length)
 	m.CallersClock = true
-	h := newHistory(&window{
-		m: m, limit: limit, stays: true, steps: func(int64) bool { return false },
-		state: func() (int, bool) { used, _, ok := m.State(); return used, ok },
-		left: func(now int64) int64 {
-			if _, begun, ok := m.State(); ok && !m.Unused(now) {
-				return begun + length.Microseconds() - now
-			}
-			return length.Microseconds()
-		},
-		text: func(int64, bool) any {
-			used, begun, _ := m.State()
-			return fmt.Sprintf("%d/%d/%d@%d", used, begun, length.Microseconds(), skew)
-		},
-		ttl: func(now int64) int64 {
-			used, begun, _ := m.State()
-			if used == 0 {
-				return 3 + skew
-			}
-			return evenly(min(begun+length.Microseconds()-now, length.Microseconds())/1000) + 3 + skew
-		},
-	}, 0)
+	h := newHistory(dated(m, limit), 0)
 	h.spare = skew
 	g.Cases = h.tell([]step{
 		{0, "2x1", "The state has the start of the window, and says by how much the TTL is longer"},

@@ -13,12 +13,12 @@ type window struct {
 	m     model.Settler
 	limit int
 	state func() (used int, ok bool)
-	left  func(now int64) int64          // of the window, or of one that would begin now, as the words have it
-	text  func(now int64, back bool) any // after a write, or a giveback
-	ttl   func(now int64) int64          // the same
-	steps func(now int64) bool           // the server's clock stepped back
-	more  []int64                        // words behind these
-	stays bool                           // though nothing is used any more
+	left  func(now int64) int64 // of the window, or of one that would begin now, as the words have it
+	text  func(now int64) any   // after a write
+	ttl   func(now int64) int64 // the same
+	steps func(now int64) bool  // the server's clock stepped back
+	more  []int64               // words behind these
+	stays bool                  // though nothing is used any more
 }
 
 func (w *window) model() model.Settler { return w.m }
@@ -42,16 +42,74 @@ func (w *window) which(int) int64        { return 0 }
 
 func (w *window) giveBack(now int64, n int, place, _ int64) { w.m.GiveBack(now, n, place) }
 
-func (w *window) write(now, _ int64, back bool) (any, int64) {
+func (w *window) write(now, _ int64, _ bool) (any, int64) {
 	if w.used(now) == 0 && !w.stays {
 		return nil, 0
 	}
-	return w.text(now, back), w.ttl(now)
+	return w.text(now), w.ttl(now)
+}
+
+func never(int64) bool { return false }
+
+// dated is a fixed window with a start.
+func dated(m *model.ClockWindow, limit int) *window {
+	long, slack, by := m.Span().Microseconds(), int64(0), ""
+	if m.CallersClock {
+		slack, by = skew, fmt.Sprintf("@%d", skew)
+	}
+	w := &window{m: m, limit: limit, steps: never, stays: m.CallersClock}
+	w.state = func() (int, bool) { used, _, ok := m.State(); return used, ok }
+	w.left = func(now int64) int64 { return placed(m, now) + long - now }
+	w.text = func(int64) any {
+		used, begun, _ := m.State()
+		return fmt.Sprintf("%d/%d/%d%s", used, begun, long, by)
+	}
+	w.ttl = func(now int64) int64 {
+		if w.used(now) == 0 {
+			return 3 + slack
+		}
+		return evenly(min(w.left(now), long)/1000) + 3 + slack
+	}
+	return w
+}
+
+const (
+	day      = 86_400_000_000
+	midnight = start - start%day + day // the first one
+)
+
+// ofDays are the days of a calendar, with the arguments of the first day.
+func ofDays(limit int, options ...ratelimit.Option) Group {
+	return Group{
+		Algorithm: "calendarwindow", Script: "calendarwindow", Key: "ratelimit:default:calendarwindow{k}",
+		Rule: map[string]int64{"limit": int64(limit)}, Args: daysAround(limit, start),
+		Build: func(c ratelimit.Client) (ratelimit.Limiter, error) {
+			return ratelimit.NewCalendarWindow(c, limit, ratelimit.Daily(time.UTC), options...)
+		},
+	}
+}
+
+// daysAround are the arguments of a call: the limit, and where the days around the clock begin.
+func daysAround(limit int, now int64) []string {
+	today := now - now%day
+	return texts(int64(limit), today-day, today, today+day, today+2*day, today+3*day)
+}
+
+// calendar is the window of a calendar of days.
+func calendar(m *model.CalendarWindow, limit int) *window {
+	w := &window{m: m, limit: limit, steps: never, more: []int64{day}}
+	w.state = func() (int, bool) { used, _, ok := m.State(); return used, ok }
+	w.left = func(now int64) int64 { return placed(m, now) - now }
+	w.text = func(now int64) any {
+		used, bounds, _ := m.State()
+		return fmt.Sprintf("%d/%d-%d", used, now, bounds[1])
+	}
+	w.ttl = func(now int64) int64 { return evenly(w.left(now)/1000) + 3 }
+	return w
 }
 
 // windows are fixed windows and those of a calendar.
 func windows() (groups []Group) {
-	never := func(int64) bool { return false }
 	add := func(g Group, w *window, cases int, back bool) {
 		h := newHistory(w, 200+len(groups))
 		g.Cases = h.steps(cases, start, back)
@@ -76,57 +134,21 @@ func windows() (groups []Group) {
 			}
 			return 60_000
 		},
-		text: func(int64, bool) any { used, _, _ := counted.State(); return fmt.Sprintf("%d000064", used) },
+		text: func(int64) any { used, _, _ := counted.State(); return fmt.Sprintf("%d000064", used) },
 		ttl:  func(now int64) int64 { _, end, _ := counted.State(); return end - now/1000 },
 	}, 15, true)
 
-	aligned := model.NewAlignedWindow(limit, length, 0)
 	add(Group{
 		Algorithm: "fixedwindow", Script: "datedwindow", Key: "ratelimit:default:fixedwindow{k}",
 		Rule: map[string]int64{"limit": limit, "window": length.Microseconds(), "offset": 0}, Args: texts(limit, 60_000_000, 0),
 		Build: func(c ratelimit.Client) (ratelimit.Limiter, error) {
 			return ratelimit.NewFixedWindow(c, limit, length, ratelimit.WithAlignment(0))
 		},
-	}, &window{
-		m: aligned, limit: limit, steps: never,
-		state: func() (int, bool) { used, _, ok := aligned.State(); return used, ok },
-		left:  func(now int64) int64 { return 60_000_000 - now%60_000_000 },
-		text: func(int64, bool) any {
-			used, begun, _ := aligned.State()
-			return fmt.Sprintf("%d/%d/60000000", used, begun)
-		},
-		ttl: func(now int64) int64 {
-			_, begun, _ := aligned.State()
-			return evenly((begun+60_000_000-now)/1000) + 3
-		},
-	}, 15, false)
+	}, dated(model.NewAlignedWindow(limit, length, 0), limit), 15, false)
 
-	const day = 86_400_000_000
-	calendar := model.NewCalendarWindow(limit, model.Days(time.UTC))
-	taken := int64(0) // when the last permit was
-	end := func(now int64) int64 { return now - now%day + day }
-	add(Group{
-		Algorithm: "calendarwindow", Script: "calendarwindow", Key: "ratelimit:default:calendarwindow{k}",
-		Rule: map[string]int64{"limit": limit}, Args: texts(limit),
-		Build: func(c ratelimit.Client) (ratelimit.Limiter, error) {
-			return ratelimit.NewCalendarWindow(c, limit, ratelimit.Daily(time.UTC))
-		},
-	}, &window{
-		m: calendar, limit: limit, steps: never, more: []int64{day},
-		state: func() (int, bool) { used, _, ok := calendar.State(); return used, ok },
-		left:  func(now int64) int64 { return end(now) - now },
-		text: func(now int64, back bool) any {
-			if !back {
-				taken = now
-			}
-			used, _, _ := calendar.State()
-			return fmt.Sprintf("%d/%d-%d", used, taken, end(now))
-		},
-		ttl: func(now int64) int64 { return evenly((end(now)-now)/1000) + 3 },
-	}, 12, false)
-	for i, c := range groups[len(groups)-1].Cases { // where the windows around the clock begin
-		next := end(c.Clock)
-		groups[len(groups)-1].Cases[i].Args = texts(limit, next-2*day, next-day, next, next+day, next+2*day)
+	add(ofDays(limit), calendar(model.NewCalendarWindow(limit, model.Days(time.UTC)), limit), 12, false)
+	for i, c := range groups[len(groups)-1].Cases {
+		groups[len(groups)-1].Cases[i].Args = daysAround(limit, c.Clock)
 	}
 	return groups
 }
