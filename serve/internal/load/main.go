@@ -10,6 +10,8 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/binary"
+	"errors"
 	"flag"
 	"fmt"
 	"net"
@@ -24,7 +26,7 @@ import (
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/redis/go-redis/v9"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/proto"
 )
 
 // A load is what is asked of each service.
@@ -100,8 +102,13 @@ func measure(l load, rounds int, server string, targets []string) error {
 		r = redis.NewClient(&redis.Options{Addr: server})
 		defer r.Close()
 	}
+	requests, err := l.requests()
+	if err != nil {
+		return err
+	}
 	names := make([]string, len(targets))
 	runs := make([][]run, len(targets))
+	var failed error
 	for range rounds {
 		for i, target := range targets {
 			name, address, _ := strings.Cut(target, "=")
@@ -111,7 +118,10 @@ func measure(l load, rounds int, server string, targets []string) error {
 				return err
 			}
 			ownBefore, callersBefore := processTime(process), processTime("self")
-			got, answers, err := l.once(ctx, address)
+			all, err := l.once(address, requests)
+			if err == nil && len(all.took) == 0 {
+				err = cmp.Or(all.failure, fmt.Errorf("no answer within %v", l.time))
+			}
 			if err != nil {
 				return fmt.Errorf("%s: %w", name, err)
 			}
@@ -119,12 +129,20 @@ func measure(l load, rounds int, server string, targets []string) error {
 			if err != nil {
 				return err
 			}
-			if used := after - before; used > 0.01 {
-				got.perCPU = float64(answers) / used
+			got := run{
+				perSecond: float64(len(all.took)) / l.time.Seconds(), over: all.over, failed: all.failed,
+				p50: all.took[len(all.took)/2].Round(time.Microsecond), p99: all.took[len(all.took)*99/100].Round(time.Microsecond),
 			}
-			got.own = (processTime(process) - ownBefore) / time.Duration(answers)
-			got.all = got.own + (processTime("self")-callersBefore)/time.Duration(answers) + time.Duration((after-before)*1e9)/time.Duration(answers)
+			if used := after - before; used > 0.01 {
+				got.perCPU = float64(all.good) / used
+			}
+			each := time.Duration(all.good)
+			got.own = (processTime(process) - ownBefore) / each
+			got.all = got.own + (processTime("self")-callersBefore)/each + time.Duration((after-before)*1e9)/each
 			names[i], runs[i] = name, append(runs[i], got)
+			if all.failure != nil {
+				failed = cmp.Or(failed, fmt.Errorf("%s: %d requests failed in one round, the first of them with %w", name, all.failed, all.failure))
+			}
 		}
 	}
 	fmt.Printf("%d callers, %d values, medians of %d rounds of %v\n", l.callers, l.values, rounds, l.time)
@@ -137,7 +155,7 @@ func measure(l load, rounds int, server string, targets []string) error {
 			median(runs[i], func(r run) int { return r.over }),
 			median(runs[i], func(r run) int { return r.failed }))
 	}
-	return nil
+	return failed
 }
 
 func median[T cmp.Ordered](runs []run, of func(run) T) T {
@@ -178,59 +196,49 @@ func processTime(process string) time.Duration {
 	return time.Duration(user+system) * 10 * time.Millisecond
 }
 
-// once asks a service for a while, after a tenth of that time in which nothing is measured.
-func (l load) once(ctx context.Context, address string) (run, int, error) {
-	var clients []pb.RateLimitServiceClient
-	for range min(l.conns, l.callers) {
-		conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+// requests are one for each value, in gRPC's frames.
+func (l load) requests() ([][]byte, error) {
+	all := make([][]byte, l.values)
+	for i := range all {
+		text, err := proto.Marshal(&pb.RateLimitRequest{Domain: l.domain, Descriptors: []*common.RateLimitDescriptor{{
+			Entries: []*common.RateLimitDescriptor_Entry{{Key: l.key, Value: strconv.Itoa(i)}},
+		}}})
 		if err != nil {
-			return run{}, 0, err
+			return nil, err
 		}
-		defer conn.Close()
-		clients = append(clients, pb.NewRateLimitServiceClient(conn))
+		all[i] = append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(text))), text...)
+	}
+	return all, nil
+}
+
+// once asks a service for a while, after a tenth of that time in which nothing is measured.
+func (l load) once(address string, requests [][]byte) (answers, error) {
+	callers := make([][]*caller, min(l.conns, l.callers)) // by their connections
+	for i := range l.callers {
+		on := &callers[i%len(callers)]
+		*on = append(*on, &caller{next: i})
+	}
+	conns := make([]*conn, len(callers))
+	for i := range conns {
+		var err error
+		if conns[i], err = connect(address, len(callers[i]), requests); err != nil {
+			return answers{}, err
+		}
+		defer conns[i].Close()
 	}
 	begin := time.Now().Add(l.time / 10)
-	end := begin.Add(l.time)
-	var mu sync.Mutex // guards what follows
-	var took []time.Duration
-	var over, answers, failed int
-	var callers sync.WaitGroup
-	for i := range l.callers {
-		callers.Go(func() {
-			var own []time.Duration
-			denied, all, errors := 0, 0, 0
-			for n := i; ; n += l.callers {
-				request := &pb.RateLimitRequest{Domain: l.domain, Descriptors: []*common.RateLimitDescriptor{{
-					Entries: []*common.RateLimitDescriptor_Entry{{Key: l.key, Value: strconv.Itoa(n % l.values)}},
-				}}}
-				start := time.Now()
-				if start.After(end) {
-					break
-				}
-				answer, err := clients[i%len(clients)].ShouldRateLimit(ctx, request)
-				all++
-				if err != nil {
-					errors++
-				}
-				if answer.GetOverallCode() == pb.RateLimitResponse_OVER_LIMIT {
-					denied++
-				}
-				if start.After(begin) {
-					own = append(own, time.Since(start))
-				}
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			took, over, answers, failed = append(took, own...), over+denied, answers+all, failed+errors
-		})
+	failures := make([]error, len(conns))
+	var running sync.WaitGroup
+	for i, c := range conns {
+		running.Go(func() { failures[i] = c.ask(callers[i], l.callers, begin, begin.Add(l.time)) })
 	}
-	callers.Wait()
-	if len(took) == 0 {
-		return run{}, 0, fmt.Errorf("no answer within %v", l.time)
+	running.Wait()
+	var sum answers
+	for _, c := range conns {
+		sum.took = append(sum.took, c.took...)
+		sum.good, sum.over, sum.failed = sum.good+c.good, sum.over+c.over, sum.failed+c.failed
+		sum.failure = cmp.Or(sum.failure, c.failure)
 	}
-	slices.Sort(took)
-	return run{
-		perSecond: float64(len(took)) / l.time.Seconds(), over: over, failed: failed,
-		p50: took[len(took)/2].Round(time.Microsecond), p99: took[len(took)*99/100].Round(time.Microsecond),
-	}, answers, nil
+	slices.Sort(sum.took)
+	return sum, errors.Join(failures...)
 }
