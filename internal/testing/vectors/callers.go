@@ -15,20 +15,26 @@ const byCallers = "by the clocks of callers, which may be apart"
 
 // callersClocks are limiters by their callers' clocks.
 func callersClocks() []Group {
-	return []Group{bucketByCallers(), logByCallers(), windowByCallers(), heldByCallers()}
+	return []Group{bucketByCallers(), logByCallers(), windowByCallers(), heldByCallers(), sortedByCallers(), pauseByCallers()}
+}
+
+// byClocks makes limiters by the server's clock and by their callers'.
+func (g *Group) byClocks(build func(ratelimit.Client, ...ratelimit.Option) (ratelimit.Limiter, error)) {
+	g.Build = func(c ratelimit.Client) (ratelimit.Limiter, error) { return build(c) }
+	g.ByClock = func(c ratelimit.Client, now func() time.Time) (ratelimit.Limiter, error) {
+		return build(c, ratelimit.WithClock(now))
+	}
 }
 
 func bucketByCallers() Group {
 	const burst = 3
-	rate := ratelimit.PerSecond(1)
 	g := Group{
 		Algorithm: "tokenbucket", About: byCallers, Script: "bucket", Key: "ratelimit:default:tokenbucket{k}",
 		Rule: map[string]int64{"count": 1, "period": 1_000_000, "burst": burst}, Args: append(texts(3_000_000, 1_000_000, 1), "/1000000/1"),
-		Build: func(c ratelimit.Client) (ratelimit.Limiter, error) { return ratelimit.NewTokenBucket(c, rate, burst) },
-		ByClock: func(c ratelimit.Client, now func() time.Time) (ratelimit.Limiter, error) {
-			return ratelimit.NewTokenBucket(c, rate, burst, ratelimit.WithClock(now))
-		},
 	}
+	g.byClocks(func(c ratelimit.Client, options ...ratelimit.Option) (ratelimit.Limiter, error) {
+		return ratelimit.NewTokenBucket(c, ratelimit.PerSecond(1), burst, options...)
+	})
 	m := model.NewTokenBucket(1, time.Second, burst)
 	m.CallersClock = true
 	b := &bucket{m: m, permit: 1_000_000, flow: 1, caller: true}
@@ -66,13 +72,10 @@ func logByCallers() Group {
 		Algorithm: "slidingwindow-list", About: byCallers, Script: "slidingwindow_list", Key: "ratelimit:default:slidingwindow-list{k}",
 		Rule: map[string]int64{"limit": limit, "window": window.Microseconds(), "sub_windows": parts},
 		Args: append([]string{"60000000/6000000"}, texts(slot, limit, window.Microseconds())...),
-		Build: func(c ratelimit.Client) (ratelimit.Limiter, error) {
-			return ratelimit.NewSlidingWindow(c, limit, window, ratelimit.WithSubWindows(parts))
-		},
-		ByClock: func(c ratelimit.Client, now func() time.Time) (ratelimit.Limiter, error) {
-			return ratelimit.NewSlidingWindow(c, limit, window, ratelimit.WithSubWindows(parts), ratelimit.WithClock(now))
-		},
 	}
+	g.byClocks(func(c ratelimit.Client, options ...ratelimit.Option) (ratelimit.Limiter, error) {
+		return ratelimit.NewSlidingWindow(c, limit, window, append(options, ratelimit.WithSubWindows(parts))...)
+	})
 	rules := []model.Rule{{Limit: limit, Window: window}}
 	m := model.NewSlidingLog(rules, slot*time.Microsecond)
 	m.CallersClock = true
@@ -96,11 +99,10 @@ func windowByCallers() Group {
 	g := Group{
 		Algorithm: "fixedwindow", About: byCallers, Script: "datedwindow", Key: "ratelimit:default:fixedwindow{k}",
 		Rule: map[string]int64{"limit": limit, "window": length.Microseconds()}, Args: append(texts(limit, length.Microseconds()), "first"),
-		Build: func(c ratelimit.Client) (ratelimit.Limiter, error) { return ratelimit.NewFixedWindow(c, limit, length) },
-		ByClock: func(c ratelimit.Client, now func() time.Time) (ratelimit.Limiter, error) {
-			return ratelimit.NewFixedWindow(c, limit, length, ratelimit.WithClock(now))
-		},
 	}
+	g.byClocks(func(c ratelimit.Client, options ...ratelimit.Option) (ratelimit.Limiter, error) {
+		return ratelimit.NewFixedWindow(c, limit, length, options...)
+	})
 	m := model.NewClockWindow(limit, length)
 	m.CallersClock = true
 	h := newHistory(dated(m, limit), 0)
@@ -126,5 +128,31 @@ func heldByCallers() Group {
 		{step{700 * time.Millisecond, "1kA", "The lease begins again. Its end is never moved back"}, "A", 1},
 		{step{500 * time.Millisecond, "1rA", "A release deletes the member, and the key with its last one"}, "A", 1},
 	})
+	return g
+}
+
+func sortedByCallers() Group {
+	const limit = 3
+	g := inSortedSet(limit)
+	g.About = byCallers
+	of := newSorted(limit)
+	of.spare, of.m.CallersClock = skew, true
+	h := newHistory(of, 0)
+	h.spare = skew
+	at := int64(start)
+	h.tell([]step{
+		{0, "2e1", "The members' names say that a caller's clock dated them, and the TTL is longer by the skew"},
+		{-400 * time.Millisecond, "1e1", "Another caller's clock is 400 ms behind: its permit is dated as the last one"},
+		{-100 * time.Millisecond, "1x1", "Denied: the wait is until the first members have left the window, and the lag of half a second"},
+		{time.Second, fmt.Sprintf("1g%d/1000000003", at), "The last permit comes back. Its member stays, marked with !, so that no clock that is behind finds its instant unused"},
+		{0, "1x1", "A take: the marked member goes, and the numbers go on"},
+		{time.Second, "2c1", "A charge"},
+		{time.Second, fmt.Sprintf("2g%d/1000000005", at+1_500_000), "All of it comes back. Of its members the last one stays, and the TTL too"},
+		{0, fmt.Sprintf("1g%d/1000000004", at+500_000), "The permit before it comes back: what is left in front of the marked member still counts"},
+		{0, fmt.Sprintf("2g%d/1000000001", at), "Nothing is used any more: the marked member stays for as long as the clocks may be apart"},
+	})
+	of.spare, of.m.CallersClock, h.spare = 0, false, 0
+	h.tell([]step{{-1500 * time.Millisecond, "1x1", "A limiter by the server's clock, which is behind: the permit is dated as the last one, and by a caller's clock"}})
+	g.Cases = h.cases
 	return g
 }

@@ -10,10 +10,12 @@ import (
 	"github.com/tryacquire/ratelimit/internal/testing/model"
 )
 
-// A paused is a key with a pause.
+// A paused is a key with a pause. Of callers' clocks, spare is how far they may be apart, in milliseconds. An operation that names
+// the server is by its clock.
 type paused struct {
-	m   *model.Pause
-	key kept
+	m     *model.Pause
+	spare int64
+	key   kept
 }
 
 func (p *paused) keys(*Case) []*kept { return []*kept{&p.key} }
@@ -34,12 +36,21 @@ func (p *paused) text(now int64) (string, int64) {
 	if strikes > 0 {
 		last = max(last, forget)
 	}
-	return fmt.Sprintf("%d/%d/%d/%d/%d/%d", until, length, first, strikes, episode, forget), (last - now) / 1000
+	text := fmt.Sprintf("%d/%d/%d/%d/%d/%d", until, length, first, strikes, episode, forget)
+	if p.m.CallersClock {
+		text += "@"
+	}
+	return text, (last - now) / 1000
 }
 
 func (p *paused) operate(now int64, c *Case) {
+	if c.ID == "" {
+		c.Spare = p.spare
+	}
+	c.ID = ""
 	if p.key.state == nil {
 		*p.m = *model.NewPause(p.m.Lease)
+		p.m.CallersClock = c.Spare > 0
 	}
 	before, _ := p.text(now)
 	var reply []int64
@@ -79,7 +90,7 @@ func (p *paused) operate(now int64, c *Case) {
 	}
 	if text, left := p.text(now); kind != 'l' && text != before {
 		if p.key.delete(); left > 0 {
-			p.key.write(now, text, left+2)
+			p.key.write(now, text, left+2+c.Spare)
 		}
 	}
 	if kind == 'l' || kind == 'p' || kind == 'x' && amount == 1 {
@@ -106,16 +117,22 @@ func (p *paused) explain(words []int64, takes bool) *Result {
 	return r
 }
 
-// pauses is a pause after which one call goes first.
-func pauses() []Group {
-	const probe = 2 * time.Second
+const probe = 2 * time.Second
+
+// probing is a pause after which one call goes first.
+func probing() Group {
 	g := Group{
 		Algorithm: "pause", Script: "pause", Key: "ratelimit:default:pause{k}",
 		Rule: map[string]int64{"probe": probe.Microseconds()}, Args: texts(probe.Microseconds()),
-		Build: func(c ratelimit.Client) (ratelimit.Limiter, error) {
-			return ratelimit.NewPause(c, ratelimit.WithProbe(probe))
-		},
 	}
+	g.byClocks(func(c ratelimit.Client, options ...ratelimit.Option) (ratelimit.Limiter, error) {
+		return ratelimit.NewPause(c, append(options, ratelimit.WithProbe(probe))...)
+	})
+	return g
+}
+
+func pauses() []Group {
+	g := probing()
 	over := int64(start) + 10_000_000 // of the first pause
 	g.Cases = narrate(&paused{m: model.NewPause(probe.Microseconds())}, []step{
 		{0, "1x1", "A key that is not paused allows every call, and nothing is written"},
@@ -134,4 +151,22 @@ func pauses() []Group {
 		{30 * time.Second, "1x1", "The pause has been over for longer than a probe's length, and nobody asked: all may go, and nothing is written"},
 	})
 	return []Group{g}
+}
+
+func pauseByCallers() Group {
+	g := probing()
+	g.About = byCallers
+	g.Cases = narrate(&paused{m: model.NewPause(probe.Microseconds()), spare: skew}, []step{
+		{0, "1p10000000", "The state says that a caller's clock wrote it, and the TTL is longer by the skew"},
+		{-400 * time.Millisecond, "1x1", "Another caller's clock is 400 ms behind: its calls wait for longer by that"},
+		{0, "1p10000000", "A pause by that clock ends sooner than the one that there is, and changes nothing"},
+		{10400 * time.Millisecond, "1x1", "The pause is over by this clock: the call goes first"},
+		{-300 * time.Millisecond, "1x1", "It is not over by a clock that is behind"},
+		{400 * time.Millisecond, "1x1", "By this one it is, but another call has gone first"},
+		{0, "1t0/60000000:1000000", "A strike"},
+		{-5 * time.Second, "1x1", "This clock is further behind than the pause is long. An instant of a caller's clock is never moved back"},
+		{0, "1x1 server", "Nor is it by the server's clock"},
+		{7 * time.Second, "1x1 server", "The state that a limiter by the server's clock writes stays one of callers' clocks, but its TTL is not longer"},
+	})
+	return g
 }

@@ -210,6 +210,82 @@ func slicesOfWindows() Group {
 	return g
 }
 
+// slicedDays are the days of a calendar with slices, in which a rule of another time zone counts too. Until the last slice has
+// ended, no rule ends the day of which its permits are.
+type slicedDays struct {
+	limit         int64
+	key           kept
+	used, written int64
+	till, ends    int64 // of the day of which the permits are; of the last slice
+}
+
+func (d *slicedDays) keys(*Case) []*kept { return []*kept{&d.key} }
+
+func (d *slicedDays) operate(now int64, c *Case) {
+	ahead := int64(0)
+	if c.ID != "" { // the zone in which the day begins three hours sooner
+		ahead, c.ID = 3*3_600_000_000, ""
+		c.Args = daysAround(int(d.limit), now, ahead)
+	}
+	opens := (now+ahead)/day*day - ahead
+	closes := opens + day
+	switch {
+	case d.key.state == nil || now >= d.till || d.written < opens && now >= d.ends:
+		d.used, d.till, d.ends = 0, closes, 0
+	case d.written < opens:
+		closes = d.ends
+	}
+	n, kind, place, _ := parse(c.Operation)
+	words := []int64{d.limit - d.used, min(d.till, closes) - now, day}
+	write := func() {
+		text, slices := fmt.Sprintf("%d/%d-%d", d.used, now, d.till), ""
+		if d.ends > now {
+			slices = fmt.Sprintf("~%d", d.ends-now)
+		}
+		d.written = now
+		d.key.write(now, text+slices, evenly((d.till-now)/1000)+3)
+	}
+	switch kind {
+	case 'x':
+		if c.Reply = append([]int64{0}, words...); d.used+int64(n) <= d.limit {
+			d.used, d.till = d.used+int64(n), max(d.till, opens+day)
+			c.Reply = []int64{1, words[0], opens + day - now, day}
+			write()
+		}
+	case 'd':
+		l := leaseOf(c.Operation)
+		l.waiting = max(l.waiting, 1)
+		count, long := l.size(words[0]), min(l.long, closes-now)
+		d.used, d.till, d.ends = d.used+count, max(d.till, opens+day), max(d.ends, now+long)
+		c.Reply = append(append([]int64{long, count}, words...), closes, 0)
+		write()
+	case 'g':
+		if c.Reply = []int64{0}; place == closes && d.till >= closes {
+			d.used, c.Reply[0] = d.used-int64(n), int64(n)
+			write()
+		}
+	}
+}
+
+func slicesOfCalendars() Group {
+	const limit = 40
+	g := ofDays(limit)
+	g.About, g.Build = withSlices, nil
+	g.Cases = narrate(&slicedDays{limit: limit}, []step{
+		{0, "20d0/4000000/4000000/77", "A quarter of the day's permits. The state says until when they may be spent, from when it was written on"},
+		{time.Second, "5x1", "A plain call writes the state now, so it is a second less"},
+		{time.Second, fmt.Sprintf("4g%d/0", int64(midnight)), "What was not spent comes back to the day, which its end names"},
+		{0, "40d12/4000000000/4000000000/78", "Callers wait for twelve"},
+		{0, "4d0/1000000/1000000/79", "A slice that ends sooner does not change until when others may be spent"},
+		{time.Hour, "30x1 east", "In another time zone the next day has begun, but slices are out of the one before. Until these have ended its permits count, and so this is denied until then"},
+		{0, "1x1 east", "A call that is allowed makes the state last until the end of that zone's day"},
+		{0, fmt.Sprintf("2g%d/0", int64(midnight)), "By the first rule its day goes on, and the state lasts as long: what was not spent comes back to it"},
+		{0, "8d0/20000000000/20000000000/80", "A slice ends with its day at the latest"},
+		{(midnight - start - 3_602_000_000) * time.Microsecond, "1x1", "Midnight. The slices have ended, and the state was written before: the first rule begins the count again"},
+	})
+	return g
+}
+
 // A slicedCounter is a fixed window whose end is the TTL of its key.
 type slicedCounter struct {
 	m     *model.FixedWindow
@@ -315,5 +391,5 @@ func slicesOfLogs() Group {
 
 // leasedSlices are limiters that Leased asks for slices.
 func leasedSlices() []Group {
-	return []Group{slicesOfBuckets(), slicesOfWindows(), slicesOfCounters(), slicesOfLogs()}
+	return []Group{slicesOfBuckets(), slicesOfWindows(), slicesOfCalendars(), slicesOfCounters(), slicesOfLogs()}
 }

@@ -82,16 +82,16 @@ const (
 func ofDays(limit int, options ...ratelimit.Option) Group {
 	return Group{
 		Algorithm: "calendarwindow", Script: "calendarwindow", Key: "ratelimit:default:calendarwindow{k}",
-		Rule: map[string]int64{"limit": int64(limit)}, Args: daysAround(limit, start),
+		Rule: map[string]int64{"limit": int64(limit)}, Args: daysAround(limit, start, 0),
 		Build: func(c ratelimit.Client) (ratelimit.Limiter, error) {
 			return ratelimit.NewCalendarWindow(c, limit, ratelimit.Daily(time.UTC), options...)
 		},
 	}
 }
 
-// daysAround are the arguments of a call: the limit, and where the days around the clock begin.
-func daysAround(limit int, now int64) []string {
-	today := now - now%day
+// daysAround are the arguments of a call: the limit, and where the days around the clock begin, in a zone that is ahead by so much.
+func daysAround(limit int, now, ahead int64) []string {
+	today := (now+ahead)/day*day - ahead
 	return texts(int64(limit), today-day, today, today+day, today+2*day, today+3*day)
 }
 
@@ -148,7 +148,7 @@ func windows() (groups []Group) {
 
 	add(ofDays(limit), calendar(model.NewCalendarWindow(limit, model.Days(time.UTC)), limit), 12, false)
 	for i, c := range groups[len(groups)-1].Cases {
-		groups[len(groups)-1].Cases[i].Args = daysAround(limit, c.Clock)
+		groups[len(groups)-1].Cases[i].Args = daysAround(limit, c.Clock, 0)
 	}
 	return groups
 }
