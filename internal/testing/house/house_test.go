@@ -28,7 +28,7 @@ var capabilities = []struct {
 	{name: "clients of other libraries", guides: 102, doc: 1}, // with the settings of rueidis and valkey-go, and what a user of their limiters looks for
 	{name: "numbers of money", guides: 16, scripts: 5},
 	{name: "one limit that tenants share", files: 1, lines: 120, names: 2, methods: 2, doc: 35, guides: 96, scripts: 371},
-	{name: "the state as a spec", guides: 249}, // with tickets, ids, reservations, slices, callers' clocks, and how to run the vectors
+	{name: "the state as a spec", guides: 266}, // with tickets, ids, reservations, slices, callers' clocks, what comes back to each state, and how to run the vectors
 	{name: "told once", lines: 12, doc: 1, guides: 8},
 	{name: "pauses and bans", files: 2, lines: 425, names: 5, methods: 6, doc: 185, guides: 143, scripts: 304},
 	{name: "leases", files: 3, lines: 506, names: 4, methods: 7, doc: 95, guides: 287, scripts: 543}, // with what others hold, the time that nothing in the background exceeds, hot keys of HTTP, figures of real processes and of a simulation, slices as long as costs nothing, and logs, whose scripts search and store once more

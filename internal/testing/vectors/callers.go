@@ -152,7 +152,10 @@ func sortedByCallers() Group {
 		{0, fmt.Sprintf("2g%d/1000000001", at), "Nothing is used any more: the marked member stays for as long as the clocks may be apart"},
 	})
 	of.spare, of.m.CallersClock, h.spare = 0, false, 0
-	h.tell([]step{{-1500 * time.Millisecond, "1x1", "A limiter by the server's clock, which is behind: the permit is dated as the last one, and by a caller's clock"}})
+	h.tell([]step{
+		{-1500 * time.Millisecond, "1x1", "A limiter by the server's clock, which is behind: the permit is dated as the last one, and by a caller's clock"},
+		{600 * time.Millisecond, "1x1", "It is ahead now: the permit is dated by it. The TTL is long enough, as callers' clocks made it longer"},
+	})
 	g.Cases = h.cases
 	return g
 }

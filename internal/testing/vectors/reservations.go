@@ -51,6 +51,17 @@ func numbers(text string) (instant, units, promised int64, rule []int64) {
 	return instant, units, promised, rule
 }
 
+// receiptOf are the numbers of what a key holds, and held before.
+func receiptOf(text, before string) []int64 {
+	instant, units, promised, _ := numbers(text)
+	receipt := []int64{instant, units, -1, promised}
+	if before != "" {
+		was, level, until, rule := numbers(before)
+		receipt = append(receipt, was, level, -1, rule[0], rule[1], 0, -2, until)
+	}
+	return receipt
+}
+
 func (r *reserved) operate(now int64, c *Case) {
 	n, kind, longest, _ := parse(c.Operation)
 	words := r.b.words(now)
@@ -80,12 +91,7 @@ func (r *reserved) operate(now int64, c *Case) {
 			r.until = now + due
 		}
 		text, ttl := r.text(now)
-		instant, units, promised, _ := numbers(text)
-		receipt := []int64{instant, units, -1, promised}
-		if before != "" {
-			was, level, until, rule := numbers(before)
-			receipt = append(receipt, was, level, -1, rule[0], rule[1], 0, -2, until)
-		}
+		receipt := receiptOf(text, before)
 		c.Reply = append(append(c.Reply, int64(len(receipt))), receipt...)
 		r.key.write(now, text+r.waiting, ttl)
 		r.wrote[text] = promise{last, cancel}
@@ -114,19 +120,23 @@ func (r *reserved) restores() string {
 	return text
 }
 
-// reservations are permits of a token bucket that may be used later.
-func reservations() []Group {
-	const burst = 2
-	g := Group{
-		Algorithm: "tokenbucket", About: "with reservations: permits that may be used later. Behind the words comes how many numbers follow: " +
-			"4 of what the key holds (instant, units, -1, promised), and 8 of what it held (the same three, units a permit, units a µs, 0, -2, promised)",
-		Script: "bucket", Key: "ratelimit:default:tokenbucket{k}",
-		Rule: map[string]int64{"count": 1, "period": 1_000_000, "burst": burst}, Args: append(texts(2_000_000, 1_000_000, 1), "/1000000/1"),
+// reserving is a token bucket of two permits, one a second.
+func reserving() Group {
+	return Group{
+		Algorithm: "tokenbucket", Script: "bucket", Key: "ratelimit:default:tokenbucket{k}",
+		Rule: map[string]int64{"count": 1, "period": 1_000_000, "burst": 2}, Args: append(texts(2_000_000, 1_000_000, 1), "/1000000/1"),
 		Build: func(c ratelimit.Client) (ratelimit.Limiter, error) {
-			return ratelimit.NewTokenBucket(c, ratelimit.PerSecond(1), burst)
+			return ratelimit.NewTokenBucket(c, ratelimit.PerSecond(1), 2)
 		},
 	}
-	of := &reserved{b: &bucket{m: model.NewTokenBucket(1, time.Second, burst), permit: 1_000_000, flow: 1}, wrote: map[string]promise{}}
+}
+
+// reservations are permits of a token bucket that may be used later.
+func reservations() []Group {
+	g := reserving()
+	g.About = "with reservations: permits that may be used later. Behind the words comes how many numbers follow: " +
+		"4 of what the key holds (instant, units, -1, promised), and 8 of what it held (the same three, units a permit, units a µs, 0, -2, promised)"
+	of := &reserved{b: &bucket{m: model.NewTokenBucket(1, time.Second, 2), permit: 1_000_000, flow: 1}, wrote: map[string]promise{}}
 	const (
 		first  = "1763670000000000/2000000/1000000/1"
 		second = "1763670000500000/2500000/1000000/1!500000"
