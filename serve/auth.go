@@ -19,7 +19,7 @@ import (
 //
 // An entry such as user:X-User has the value of that header, method=GET has a value of its own. A descriptor whose header
 // is missing is left out, as Envoy does, and a request without descriptors is allowed. status=403 answers denials with
-// 403: nginx knows no others than 401 and 403.
+// 403: nginx knows no others than 401 and 403. Its errors name no key and no server: Traefik and Caddy pass them on to clients.
 func (s *Service) Auth() http.Handler {
 	return s.traced(func(w http.ResponseWriter, r *http.Request) {
 		query, err := url.ParseQuery(r.URL.RawQuery)
@@ -42,7 +42,7 @@ func (s *Service) Auth() http.Handler {
 		for _, text := range query["descriptor"] {
 			d, ok := described(text, r.Header)
 			if !ok {
-				http.Error(w, "a descriptor is like user:X-User,method=GET", http.StatusBadRequest)
+				http.Error(w, "a descriptor is like user:X-User,method=GET; Host is that of this service, so the proxy's is in a header such as X-Forwarded-Host", http.StatusBadRequest)
 				return
 			}
 			if d != nil {
@@ -54,7 +54,7 @@ func (s *Service) Auth() http.Handler {
 		}
 		answer, err := s.ShouldRateLimit(r.Context(), request)
 		if err != nil {
-			http.Error(w, status.Convert(err).Message(), statusOf(err))
+			http.Error(w, "no decision", statusOf(err))
 			return
 		}
 		addHeaders(w.Header(), answer)
@@ -73,6 +73,9 @@ func described(text string, header http.Header) (d *common.RateLimitDescriptor, 
 			return nil, false
 		}
 		value := entry[i+1:]
+		if entry[i] == ':' && strings.EqualFold(value, "Host") {
+			return nil, false // Go has it elsewhere, and it is the same for all clients
+		}
 		if entry[i] == ':' {
 			value = header.Get(value)
 		}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 
 func TestAuth(t *testing.T) {
 	onStage(t, Options{Headers: true}, func(t *testing.T, s stage) {
+		var body string
 		get := func(query string, headers ...string) (int, http.Header) {
 			r := httptest.NewRequest("GET", "/auth?"+query, nil)
 			for i := 0; i < len(headers); i += 2 {
@@ -26,6 +28,7 @@ func TestAuth(t *testing.T) {
 			}
 			w := httptest.NewRecorder()
 			s.Auth().ServeHTTP(w, r)
+			body = w.Body.String()
 			return w.Code, w.Header()
 		}
 		const two = "domain=shop&descriptor=user:X-User,path=/search"
@@ -43,13 +46,14 @@ func TestAuth(t *testing.T) {
 		require.Equal(t, 200, status, "without the header there is no descriptor")
 		status, _ = get("domain=shop&descriptor=user:X-User&descriptor=banned=1")
 		require.Equal(t, 429, status)
-		for _, query := range []string{"", "domain=shop", "descriptor=a=1", "domain=shop&descriptor=a", "domain=shop&descriptor=a=", "domain=shop&descriptor=:X", "domain=shop&descriptor=a=1&status=200", "%zz"} {
+		for _, query := range []string{"", "domain=shop", "descriptor=a=1", "domain=shop&descriptor=a", "domain=shop&descriptor=a=", "domain=shop&descriptor=:X", "domain=shop&descriptor=host:host", "domain=shop&descriptor=a=1&status=200", "%zz"} {
 			status, _ = get(query)
 			require.Equal(t, 400, status, query)
 		}
 		s.Down()
 		status, _ = get(two, "X-User", "42")
 		require.Equal(t, 503, status)
+		require.Equal(t, "no decision\n", body, "clients may see it")
 	})
 }
 
@@ -59,10 +63,17 @@ func TestNginx(t *testing.T) {
 	files := func() ([]Source, error) {
 		return []Source{{"f", []byte("domain: shop\ndescriptors: [{key: user, rate_limit: {unit: year, requests_per_unit: 2}}]")}}, nil
 	}
-	s, err := New(ratelimittest.New(t).Client(), Options{Files: files, Headers: true})
+	env := ratelimittest.New(t)
+	s, err := New(env.Client(), Options{Files: files, Headers: true})
 	require.NoError(t, err)
+	var hangs atomic.Bool
 	mux := http.NewServeMux()
-	mux.Handle("/auth", s.Auth())
+	mux.HandleFunc("/auth", func(w http.ResponseWriter, r *http.Request) {
+		if hangs.Load() {
+			<-r.Context().Done()
+		}
+		s.Auth().ServeHTTP(w, r)
+	})
 	service := httptest.NewServer(mux)
 	defer service.Close()
 	free := listen(t)
@@ -106,4 +117,11 @@ func TestNginx(t *testing.T) {
 	require.NoError(t, err)
 	status, _, _ := do(t, r)
 	require.Equal(t, 200, status)
+
+	r.Header.Set("X-User", "42")
+	for _, fault := range []func(){env.Down, func() { hangs.Store(true) }, service.Close} {
+		fault()
+		status, _, body := do(t, r)
+		require.Equal(t, 200, status, "without a decision it is allowed: %s", body)
+	}
 }

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/ratelimittest"
 )
 
@@ -367,8 +368,32 @@ func TestOutage(t *testing.T) {
 		require.Equal(t, codes.Unavailable, status.Code(err))
 		s.expect("OK | OK unlimited", request(1, "user=staff")) // needs no Redis
 	})
+	files := func() ([]Source, error) {
+		return []Source{{"f", []byte("domain: shop\ndescriptors: [{key: a, rate_limit: {unit: year, requests_per_unit: 1000}}, {key: b, rate_limit: {unit: year, requests_per_unit: 1}}]")}}, nil
+	}
+	const day = 24 * time.Hour
+	for instances, want := range map[int]time.Duration{ // the time in which one hit comes back
+		71: 71 * 365 * day / 1000, 72: 71 * 365 * day / 986, 200: 71 * 365 * day / 355, 1000: 365 * day,
+		584: 71 * 365 * day / 121, 1 << 20: 71 * 365 * day, // these overflow
+	} {
+		onStage(t, Options{Files: files, Outage: Outage{Fallback: "local", Instances: instances}}, func(t *testing.T, s stage) {
+			s.Down()
+			for _, key := range []string{"a=1", "b=1"} {
+				if key == "b=1" {
+					want = 71 * 365 * day
+				}
+				answer, err := s.ShouldRateLimit(t.Context(), request(1, key))
+				require.NoError(t, err)
+				require.Equal(t, pb.RateLimitResponse_OK, answer.GetOverallCode())
+				require.Equal(t, (want + time.Second - 1).Truncate(time.Second), answer.GetStatuses()[0].GetDurationUntilReset().AsDuration(), "%s of %d", key, instances)
+			}
+		})
+	}
 	_, err := New(nil, Options{Outage: Outage{Fallback: "open"}})
 	require.ErrorContains(t, err, `the fallback "open" is not known; write allow, deny or local`)
+	_, err = New(nil, Options{Outage: Outage{Fallback: "local", Instances: -1}})
+	require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
+	require.ErrorContains(t, err, "limits cannot be divided by -1 instances")
 }
 
 // TestConcurrentRequests: of many requests at the same time, of which a user's limit allows one, the limit of all takes one.

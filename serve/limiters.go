@@ -13,6 +13,7 @@ import (
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/exact"
 )
 
 // build makes the limiter of a spec. All limiters of one algorithm and unit have one name, so that a descriptor goes on
@@ -57,9 +58,15 @@ func (s spec) most() int {
 	return s.limit
 }
 
-// local is what decides in this process while Redis is down.
+// local is what decides in this process while Redis is down: the limit in as many times its unit as there are processes. If
+// that is longer than a limiter can count, it is a part of the limit in a shorter time.
 func (s spec) local(instances int) (ratelimit.Limiter, error) {
-	return ratelimit.NewLocalTokenBucket(ratelimit.Per(s.limit, units[s.unit]*time.Duration(instances)), max(s.most()/instances, 1))
+	limit, times := s.limit, instances
+	if longest := int64(exact.Duration(exact.Micros) / units[s.unit]); int64(instances) > longest {
+		times = int(longest)
+		limit = max(limit/instances*times+limit%instances*times/instances, 1)
+	}
+	return ratelimit.NewLocalTokenBucket(ratelimit.Per(limit, units[s.unit]*time.Duration(times)), max(s.most()/instances, 1))
 }
 
 // mostLimiters bounds the limiters that are kept for limits that come with requests.
@@ -67,6 +74,9 @@ const mostLimiters = 16_384
 
 // policy returns what puts the outage policy around a limiter.
 func (o Outage) policy(breaker *ratelimit.Breaker, opts ...ratelimit.PolicyOption) (func(spec, ratelimit.Limiter) (ratelimit.Limiter, error), error) {
+	if o.Instances < 0 {
+		return nil, fmt.Errorf("%w: limits cannot be divided by %d instances; write how many processes there are", ratelimit.ErrInvalidConfig, o.Instances)
+	}
 	var secondary func(spec) (ratelimit.Limiter, error)
 	switch instances := max(o.Instances, 1); o.Fallback {
 	case "":

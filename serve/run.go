@@ -66,7 +66,7 @@ func Run(ctx context.Context, c redis.UniversalClient, o Options, on Listeners, 
 	defer working.Wait()
 	h := newHealth()
 	ready := func(redis bool) bool { return (redis || o.Outage.Fallback != "") && s.current.Load().config != nil }
-	working.Go(func() { h.follow(ctx, c, ready, log) })
+	working.Go(func() { h.follow(ctx, c, ready, &s.stats, log) })
 	switch {
 	case o.Files != nil:
 		working.Go(func() {
@@ -182,10 +182,16 @@ func (h *healthState) stop() {
 	h.server.Shutdown() // ignores later states
 }
 
-// follow asks Redis each second until ctx ends.
-func (h *healthState) follow(ctx context.Context, c redis.UniversalClient, ready func(redis bool) bool, log *slog.Logger) {
+// silence is for how long the log says nothing of requests that could not be decided after it has said so.
+const silence = 10 * time.Second
+
+// follow asks Redis each second until ctx ends. That it answers does not say that all requests are decided: a server of a
+// Cluster may be down, a user may do nothing but ask, or a key is damaged.
+func (h *healthState) follow(ctx context.Context, c redis.UniversalClient, ready func(redis bool) bool, requests *stats, log *slog.Logger) {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
+	var said int64
+	var saidAt time.Time
 	for last := ""; ; {
 		bounded, cancel := context.WithTimeout(ctx, time.Second)
 		err := c.Ping(bounded).Err()
@@ -201,6 +207,10 @@ func (h *healthState) follow(ctx context.Context, c redis.UniversalClient, ready
 			}
 		}
 		h.set(ready(err == nil))
+		if failures := requests.failures.Load(); failures > said && time.Since(saidAt) >= silence {
+			log.Error("requests could not be decided", "requests", failures-said, "error", *requests.failure.Load())
+			said, saidAt = failures, time.Now()
+		}
 		select {
 		case <-ctx.Done():
 			return

@@ -295,6 +295,40 @@ func TestRunSaysWhatIsInForce(t *testing.T) {
 	require.Empty(t, log.String()) // it never listened
 }
 
+// TestRunSaysWhatIsNotDecided: Redis answers, but the state of a key is damaged. The log says so every ten seconds at most.
+func TestRunSaysWhatIsNotDecided(t *testing.T) {
+	onStage(t, Options{}, func(t *testing.T, s stage) {
+		s.expect("OK | OK 9 of 10/minute, 1m0s", request(1, "user=42"))
+		keys, err := s.Client().Keys(t.Context(), "*").Result()
+		require.NoError(t, err)
+		require.Len(t, keys, 1)
+		require.NoError(t, s.Client().Set(t.Context(), keys[0], "junk", 0).Err())
+		var log bytes.Buffer
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			newHealth().follow(ctx, s.Client(), func(bool) bool { return true }, &s.stats, slog.New(slog.NewTextHandler(&log, nil)))
+			close(ended)
+		}()
+		for range 25 {
+			s.Advance(time.Second)
+			for range 2 {
+				_, err := s.ShouldRateLimit(t.Context(), request(1, "user=42"))
+				require.ErrorContains(t, err, "corrupt state")
+			}
+		}
+		stop()
+		<-ended
+		lines := strings.Split(strings.TrimSpace(log.String()), "\n")
+		require.Len(t, lines, 4)
+		require.Contains(t, lines[0], `level=INFO msg="Redis answers"`)
+		for i, requests := range []int{2, 20, 20} {
+			require.Contains(t, lines[i+1], fmt.Sprintf(`level=ERROR msg="requests could not be decided" requests=%d error="rpc error: code = Internal desc = ratelimit: `, requests))
+			require.Contains(t, lines[i+1], "corrupt state")
+		}
+	})
+}
+
 // TestWhatAPingSays: what an operator has to mend.
 func TestWhatAPingSays(t *testing.T) {
 	server := miniredis.RunT(t)

@@ -162,8 +162,7 @@ func (s *Service) answer(ctx context.Context, r *pb.RateLimitRequest) (*pb.RateL
 		c = s.firstConfig(ctx)
 	}
 	if c == nil {
-		s.stats.failures.Add(1)
-		return nil, nil, status.Error(codes.Unavailable, "no config has come from the management server yet")
+		return nil, nil, s.stats.fail(status.Error(codes.Unavailable, "no config has come from the management server yet"))
 	}
 	all, err := s.descriptors(c, r)
 	if err != nil {
@@ -172,8 +171,7 @@ func (s *Service) answer(ctx context.Context, r *pb.RateLimitRequest) (*pb.RateL
 	}
 	over, err := s.decide(ctx, all)
 	if err != nil {
-		s.stats.failures.Add(1)
-		return nil, nil, err
+		return nil, nil, s.stats.fail(err)
 	}
 	now := s.now()
 	answer := &pb.RateLimitResponse{OverallCode: pb.RateLimitResponse_OK}

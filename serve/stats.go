@@ -12,13 +12,21 @@ import (
 
 // stats are the counters of a service. Their names are those of envoyproxy/ratelimit.
 type stats struct {
-	rules    sync.Map     // of *counters by the name of the rule
-	mistakes atomic.Int64 // requests that cannot be decided
-	failures atomic.Int64 // requests that Redis did not decide
+	rules    sync.Map              // of *counters by the name of the rule
+	mistakes atomic.Int64          // requests that cannot be decided
+	failures atomic.Int64          // requests that Redis did not decide
+	failure  atomic.Pointer[error] // of the last one
 	times    histogram
 	shadowed atomic.Int64
 	loaded   atomic.Int64
 	broken   atomic.Int64
+}
+
+// fail counts a request that could not be decided, and returns its error.
+func (s *stats) fail(err error) error {
+	s.failure.Store(&err)
+	s.failures.Add(1) // last: who sees it finds the error
+	return err
 }
 
 // counters are those of a rule.

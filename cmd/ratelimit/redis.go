@@ -51,6 +51,9 @@ func (f *redisFlags) options(environ func(string) string) (*redis.Options, error
 	if strings.Contains(f.addr, "@") || strings.Contains(f.addr, "://") {
 		return nil, usagef("--addr takes host:port; put a URL into REDIS_URL or --url-file, because every user of the machine can read arguments")
 	}
+	if f.timeout <= 0 { // go-redis takes 0 for its default, and less for a time that is over
+		return nil, usagef("--timeout is %v; write a time above 0", f.timeout)
+	}
 	from, text := "REDIS_URL", environ("REDIS_URL")
 	if f.urlFile != "" {
 		b, err := os.ReadFile(f.urlFile)

@@ -210,6 +210,8 @@ func (f *serveFlags) client(environ func(string) string) (redis.UniversalClient,
 	switch {
 	case f.cluster && f.sentinel != "":
 		return nil, usagef("--cluster and --sentinel exclude each other")
+	case f.cluster && o.DB != 0:
+		return nil, usagef("a Cluster has database 0 only: leave --db out, and the number out of REDIS_URL")
 	case f.cluster:
 		c, err := ratelimit.ClientOptions(budget, &redis.ClusterOptions{Addrs: []string{o.Addr}, Username: o.Username, Password: o.Password, TLSConfig: o.TLSConfig, Dialer: o.Dialer,
 			DialTimeout: f.redis.timeout, ReadTimeout: f.redis.timeout, WriteTimeout: f.redis.timeout})
