@@ -11,6 +11,7 @@ import (
 
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/net/http2"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -113,4 +114,17 @@ func TestAServiceThatCannotTakeAllCallers(t *testing.T) {
 	require.NoError(t, err)
 	_, err = asked(t, &service{}, 8, grpc.MaxConcurrentStreams(3))
 	require.EqualError(t, err, "the service has [MAX_CONCURRENT_STREAMS = 3]; the callers need 4")
+}
+
+// TestAStreamThatIsReset: without an answer it is a failure, and after the answer nothing.
+func TestAStreamThatIsReset(t *testing.T) {
+	c, one, reset := &conn{}, &caller{}, &http2.RSTStreamFrame{ErrCode: http2.ErrCodeRefusedStream}
+	done, err := c.read(reset, nil)
+	require.NoError(t, err)
+	require.False(t, done)
+	done, err = c.read(reset, one)
+	require.NoError(t, err)
+	require.True(t, done)
+	_, err = one.code()
+	require.EqualError(t, err, "grpc-status none: REFUSED_STREAM")
 }
