@@ -45,8 +45,8 @@
 //
 //	                  allows                                 choose it for
 //	TokenBucket       burst + rate × t in any time t         most things: bursts, then a steady rate
-//	LeakyBucket       capacity + rate × t in any time t      filling something that drains; it
-//	                                                         decides as the token bucket does
+//	LeakyBucket       capacity + rate × t in any time t      even spacing, with Wait and a capacity of 1;
+//	                                                         it decides as the token bucket does
 //	FixedWindow       limit per window, up to twice that     quotas per hour or day; the cheapest
 //	                  across a boundary
 //	CalendarWindow    limit per day, week or month of a      quotas of a plan, billing
@@ -68,15 +68,15 @@
 // go-redis from sending it again.
 //
 // The server's clock decides, to the microsecond. When that clock steps back, nothing more is
-// allowed, and no caller waits for the clock to catch up.
+// allowed, and no caller waits for the clock to catch up; README.md has the exceptions.
 //
 // Numbers are whole, so that rates such as 7 per minute neither leak nor lose a permit.
 //
 // Every key expires. One decision of one limiter touches one key in Redis, whose name is
-// prefix:name:algorithm{key}. The braces are a hash tag, so that all limiters of one key are
-// in one slot of a cluster, and [NewAll] works there as it is; a key with a tag of its own
-// keeps it: prefix:name:algorithm:{user:42}:x. A [TryAcquireAll] of different keys needs a
-// common tag on a cluster.
+// prefix:name:algorithm{key} (fair buckets and tickets with a lease have a second one). The
+// braces are a hash tag, so that all limiters of one key are in one slot of a cluster, and
+// [NewAll] works there as it is; a key with a tag of its own keeps it:
+// prefix:name:algorithm:{user:42}:x. A [TryAcquireAll] of different keys needs a common tag.
 //
 // A changed configuration goes on from what the old one had counted. So two rules of one
 // algorithm that must hold at the same time need two names, see [WithName]. [NewAll] makes
