@@ -17,8 +17,8 @@ import (
 // An outage is any error of the primary except these, which are returned as they are:
 //
 //   - a caller's mistake: ErrInvalidConfig (also a server without Lua scripts, or one that forbids them),
-//     ErrInvalidKey, ErrInvalidPermits, ErrExceedsLimit, ErrCrossSlot, ErrSettled;
-//   - a decision: ErrDenied, ErrWaitTooLong, ErrTooMuchDebt, ErrLeaseLost;
+//     ErrInvalidKey, ErrInvalidPermits, ErrExceedsLimit, ErrCrossSlot, ErrSettled, ErrIDReused;
+//   - a decision: ErrDenied, ErrWaitTooLong, ErrTooMuchDebt, ErrTooManyTickets, ErrLeaseLost;
 //   - ErrCorruptState, which is about one key; Reset mends it;
 //   - the error of a function that picks, see [NewChoice];
 //   - any error after the caller's context has ended.
