@@ -81,7 +81,7 @@ func (s *slice) weight(n int64, now, memory time.Duration) float64 {
 	return float64(n) * math.Exp(-(now-s.from).Seconds()/2/memory.Seconds())
 }
 
-// live is how many permits of s and the slices after it may be spent, and the end of the last of these.
+// live is how many permits of s and the slices after it may be spent.
 func live(s *slice, now Instant) (left int64) {
 	for ; s != nil; s = s.next.Load() {
 		if now.before(s.ends) {

@@ -183,10 +183,6 @@ func (e *Executor) Delete(ctx context.Context, key string) error {
 	return err
 }
 
-// Load loads the scripts, on every master of a cluster and every shard of a ring. It
-// returns the context's error as soon as ctx ends.
-func (e *Executor) Load(ctx context.Context) error { return Load(ctx, e.Client, e.Scripts()...) }
-
 // Scripts are all scripts of the limiter.
 func (e *Executor) Scripts() []*script.Script {
 	scripts := append([]*script.Script{e.One, e.Peek}, e.Others...)
@@ -204,7 +200,8 @@ func (e *Executor) Scripts() []*script.Script {
 	return scripts
 }
 
-// Load loads scripts as [Executor.Load] does.
+// Load loads scripts, on every master of a cluster and every shard of a ring. It returns the context's error as soon as
+// ctx ends.
 func Load(ctx context.Context, client redisclient.Client, scripts ...*script.Script) error {
 	_, _, err := replies.Do(ctx, func() (Reply, error) {
 		for _, s := range scripts {

@@ -223,11 +223,11 @@ func TestDelete(t *testing.T) {
 func TestLoad(t *testing.T) {
 	var got []any
 	e := executor(client(func(cmd redis.Cmder) error { got = append(got, values(cmd)...); return nil }), true)
-	require.NoError(t, e.Load(ctx))
+	require.NoError(t, Load(ctx, e.Client, e.Scripts()...))
 	require.Equal(t, []any{"script", "load", "one", "script", "load", "peek", "script", "load", "many", "script", "load", "operations", "script", "load", "alone"}, got)
 	boom := errors.New("boom")
 	e.Client = client(func(redis.Cmder) error { return boom })
-	require.ErrorIs(t, e.Load(ctx), boom)
+	require.ErrorIs(t, Load(ctx, e.Client, e.Scripts()...), boom)
 }
 
 func TestCallsEndWithTheirContext(t *testing.T) {
@@ -239,7 +239,7 @@ func TestCallsEndWithTheirContext(t *testing.T) {
 	_, err := e.Ask(within, "k", take(1))
 	require.ErrorIs(t, err, context.Canceled)
 	require.ErrorIs(t, e.Delete(within, "k"), context.Canceled)
-	require.ErrorIs(t, e.Load(within), context.Canceled)
+	require.ErrorIs(t, Load(within, e.Client, e.Scripts()...), context.Canceled)
 }
 
 func TestCallsThatDoNotReturnAreErrors(t *testing.T) {

@@ -118,11 +118,6 @@ func (f *File) With(other *File) *File {
 	return changed
 }
 
-// Without returns f with nothing in the block of that name, if it has one.
-func (f *File) Without(block string) *File {
-	return Parse(f.name, f.With(&File{blocks: map[string]string{block: ""}}).text)
-}
-
 // Wrap returns f with text before and behind what is in the block of that name, if it has one.
 func (f *File) Wrap(block, before, behind string) *File {
 	inside, ok := f.blocks[block]
