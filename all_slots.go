@@ -61,6 +61,12 @@ func acrossSlots(ctx context.Context, c *call, claims []Claim) (AllResult, error
 			return AllResult{}, err
 		}
 	}
+	return takeApart(ctx, began, claims, joined, places)
+}
+
+// takeApart takes the permits of all joined claims at the same time, by a script each, and gives them back if one is
+// denied. Claim i is a part of the joined one at places[i], or at i if places is nil.
+func takeApart(ctx context.Context, began time.Time, claims, joined []Claim, places []int) (AllResult, error) {
 	taken := make([]slotAnswer, len(joined))
 	var asked sync.WaitGroup
 	for i, c := range joined[1:] {
@@ -68,7 +74,7 @@ func acrossSlots(ctx context.Context, c *call, claims []Claim) (AllResult, error
 	}
 	taken[0].take(ctx, joined[0])
 	asked.Wait()
-	r := AllResult{Parts: make([]PartResult, len(claims))}
+	var err error
 	var whole Result
 	var failed claimSet
 	for i, t := range taken {
@@ -95,6 +101,7 @@ func acrossSlots(ctx context.Context, c *call, claims []Claim) (AllResult, error
 	if err != nil {
 		return AllResult{}, &slotErrors{err, failed.of(places)}
 	}
+	r := AllResult{Result: whole, Parts: make([]PartResult, len(claims))}
 	for i, c := range claims {
 		place := i
 		if places != nil {
@@ -105,7 +112,6 @@ func acrossSlots(ctx context.Context, c *call, claims []Claim) (AllResult, error
 			r.Parts[i].Ticket = taken[place].ticket
 		}
 	}
-	r.Result = whole
 	return r, nil
 }
 

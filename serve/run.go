@@ -67,28 +67,7 @@ func Run(ctx context.Context, c redis.UniversalClient, o Options, on Listeners, 
 	h := newHealth()
 	ready := func(redis bool) bool { return (redis || o.Outage.Fallback != "") && s.current.Load().config != nil }
 	working.Go(func() { h.follow(ctx, c, ready, &s.stats, log) })
-	switch {
-	case o.Files != nil:
-		working.Go(func() {
-			s.Watch(ctx, time.Second, func(err error) {
-				if err != nil {
-					log.Error("the config files are not in force, the former ones are", "error", err)
-					return
-				}
-				s.logConfig(log, "the config files have changed, and are in force")
-			})
-		})
-	case o.XDS != nil:
-		working.Go(func() {
-			s.Follow(ctx, func(err error) {
-				if err != nil {
-					log.Error("there is no new config, the former one is in force", "error", err)
-					return
-				}
-				s.logConfig(log, "a config has come, and is in force")
-			})
-		})
-	}
+	working.Go(func() { s.followConfig(ctx, o, log) })
 
 	web := http.NewServeMux()
 	web.Handle("/json", s.JSON())
@@ -137,6 +116,25 @@ func Run(ctx context.Context, c redis.UniversalClient, o Options, on Listeners, 
 		return cause
 	}
 	return nil
+}
+
+// followConfig watches the files, or follows the management server, until ctx ends, and logs what becomes of a change.
+func (s *Service) followConfig(ctx context.Context, o Options, log *slog.Logger) {
+	logged := func(failed, done string) func(error) {
+		return func(err error) {
+			if err != nil {
+				log.Error(failed, "error", err)
+				return
+			}
+			s.logConfig(log, done)
+		}
+	}
+	switch {
+	case o.Files != nil:
+		s.Watch(ctx, time.Second, logged("the config files are not in force, the former ones are", "the config files have changed, and are in force"))
+	case o.XDS != nil:
+		s.Follow(ctx, logged("there is no new config, the former one is in force", "a config has come, and is in force"))
+	}
 }
 
 // logConfig logs that a config is in force, and warns of one without limits, such as that of an empty folder.

@@ -208,27 +208,7 @@ func (t *Table) forgetOthers(hash uint64, key string, by any) {
 // other: the denial of one permit denies most calls, the denial of five permits denies
 // calls for five for longer. Two are kept, the one for the fewest permits and one other.
 func (t *Table) Remember(hash uint64, key string, n int, by any, r decision.Result, sent Request) {
-	// RetryAfter counts from the last tick of the clock that decides. That tick may be
-	// earlier than the instant of sending, by less than the length of a tick: a
-	// millisecond for fixed windows, whose RetryAfter is a whole number of
-	// milliseconds, and a microsecond for the others. A pause, whose limit is 0, is kept to its
-	// end: while Redis is down, no call may come before.
-	grain := time.Microsecond
-	switch {
-	case r.Limit == 0:
-		grain = 0
-	case r.RetryAfter%time.Millisecond == 0:
-		grain = time.Millisecond
-	}
-	d := denial{
-		n:         n,
-		until:     sent.at + min(r.RetryAfter, math.MaxInt64-sent.at),
-		limit:     r.Limit,
-		window:    r.Window,
-		remaining: r.Remaining,
-		resetAt:   sent.at + min(r.ResetAfter, math.MaxInt64-sent.at),
-	}
-	d.trusted = min(d.until-grain, sent.at+min(t.max, math.MaxInt64-sent.at))
+	d := newDenial(n, r, sent.at, t.max)
 	now := t.Now()
 	if now >= d.trusted {
 		return
@@ -287,6 +267,32 @@ func (t *Table) Remember(hash uint64, key string, n int, by any, r decision.Resu
 	kept := d // allocated here, so that a denial that is not stored costs nothing
 	set[way].hash.Store(hash)
 	set[way].denial.Store(&kept)
+}
+
+// newDenial returns the denial r of a request for n permits that was sent at an instant, trusted for at most longest.
+func newDenial(n int, r decision.Result, sent, longest time.Duration) denial {
+	// RetryAfter counts from the last tick of the clock that decides. That tick may be
+	// earlier than the instant of sending, by less than the length of a tick: a
+	// millisecond for fixed windows, whose RetryAfter is a whole number of
+	// milliseconds, and a microsecond for the others. A pause, whose limit is 0, is kept to its
+	// end: while Redis is down, no call may come before.
+	grain := time.Microsecond
+	switch {
+	case r.Limit == 0:
+		grain = 0
+	case r.RetryAfter%time.Millisecond == 0:
+		grain = time.Millisecond
+	}
+	after := func(d time.Duration) time.Duration { return sent + min(d, math.MaxInt64-sent) }
+	return denial{
+		n:         n,
+		until:     after(r.RetryAfter),
+		trusted:   min(after(r.RetryAfter)-grain, after(longest)),
+		limit:     r.Limit,
+		window:    r.Window,
+		remaining: r.Remaining,
+		resetAt:   after(r.ResetAfter),
+	}
 }
 
 // ReturnPermits is called before permits of key are given back, and done after it. It
