@@ -159,38 +159,32 @@ func slicesOfBuckets() Group {
 
 // A slicedWindow is a fixed window with slices, which end with it at the latest. Until they have ended, no rule ends the window.
 type slicedWindow struct {
-	m     *model.ClockWindow
-	limit int
-	key   kept
-	ends  int64 // of the last slice; 0: there was none
+	*window
+	key  kept
+	ends int64 // of the last slice; 0: there was none
 }
 
 func (w *slicedWindow) keys(*Case) []*kept { return []*kept{&w.key} }
 
 func (w *slicedWindow) operate(now int64, c *Case) {
-	used, begun, _ := w.m.State()
-	if w.m.Unused(now) {
-		used, begun = 0, now-now%60_000_000
-	}
-	left := begun + 60_000_000 - now
+	words, begun := w.words(now), placed(w.m, now)
 	switch n, kind, place, _ := parse(c.Operation); kind {
 	case 'd':
 		l := leaseOf(c.Operation)
 		l.waiting = max(l.waiting, 1)
-		count, long := l.size(int64(w.limit-used)), min(l.long, left)
+		count, long := l.size(words[0]), min(l.long, words[1])
 		w.m.Take(now, int(count), false)
 		w.ends = max(w.ends, now+long)
-		c.Reply = []int64{long, count, int64(w.limit - used), left, begun, 0}
+		c.Reply = append(append([]int64{long, count}, words...), begun, 0)
 	case 'g':
 		w.m.GiveBack(now, n, place)
 		c.Reply = []int64{int64(n)}
 	}
-	used, _, _ = w.m.State()
-	text := fmt.Sprintf("%d/%d/60000000", used, begun)
+	text, slices := w.text(now).(string), ""
 	if w.ends > now {
-		text += fmt.Sprintf("~%d", w.ends-begun)
+		slices = fmt.Sprintf("~%d", w.ends-begun)
 	}
-	w.key.write(now, text, evenly(left/1000)+3)
+	w.key.write(now, text+slices, w.ttl(now))
 }
 
 func slicesOfWindows() Group {
@@ -200,7 +194,7 @@ func slicesOfWindows() Group {
 		Rule: map[string]int64{"limit": limit, "window": 60_000_000, "offset": 0}, Args: texts(limit, 60_000_000, 0),
 	}
 	const begins = start - start%60_000_000
-	g.Cases = narrate(&slicedWindow{m: model.NewAlignedWindow(limit, time.Minute, 0), limit: limit}, []step{
+	g.Cases = narrate(&slicedWindow{window: dated(model.NewAlignedWindow(limit, time.Minute, 0), limit)}, []step{
 		{7 * time.Second, "10d0/4000000/4000000/77", "A quarter of the window's permits. The state says until when they may be spent, from the start of the window on"},
 		{2 * time.Second, "10d9/60000000/60000000/78", "Callers wait for nine. The slice ends with its window"},
 		{time.Second, fmt.Sprintf("3g%d/0", int64(begins)), "What was not spent comes back to the window"},
