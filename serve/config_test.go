@@ -4,8 +4,12 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
+	"strings"
 	"testing"
 
+	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit"
@@ -97,6 +101,35 @@ func TestStats(t *testing.T) {
 		require.NotNil(t, m, descriptor)
 		require.Equal(t, want, m.stat, descriptor)
 	}
+}
+
+// TestStatsAreBounded: clients choose values, those of a file's detailed_metric and of limits that come with requests.
+func TestStatsAreBounded(t *testing.T) {
+	c, err := parse(false, []Source{{"f", []byte("domain: shop\ndescriptors: [{key: detail, detailed_metric: true, rate_limit: {unit: year, requests_per_unit: 2}}]")}})
+	require.NoError(t, err)
+	var s stats
+	note := func(value string, own bool) {
+		r := request(1, "detail="+value).Descriptors[0]
+		if own {
+			r.Limit = &common.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 3, Unit: typev3.RateLimitUnit_HOUR}
+		}
+		s.note(&descriptor{match: c.find("shop", r), asked: 1})
+	}
+	for i := range mostValues {
+		note(strconv.Itoa(i), i%2 == 0)
+	}
+	for range 2 {
+		for i := range 100 {
+			note("more"+strconv.Itoa(i), i%2 == 0)
+		}
+		note(strconv.Itoa(mostValues-1), false)
+	}
+	note(strings.Repeat("x", longestValues), true)
+	var text strings.Builder
+	s.write(&text, false)
+	require.Equal(t, (mostValues+1)*len(kinds), strings.Count(text.String(), "{domain="))
+	require.Contains(t, text.String(), "total_hits{domain=\"shop\",descriptor=\"detail\"} 201\n")
+	require.Contains(t, text.String(), "total_hits{domain=\"shop\",descriptor=\"detail_9999\"} 3\n")
 }
 
 func TestWildcards(t *testing.T) {

@@ -113,12 +113,13 @@ func override(domain string, d *common.RateLimitDescriptor) *match {
 		RequestsPerUnit: o.GetRequestsPerUnit(),
 		Unit:            pb.RateLimitResponse_RateLimit_Unit(o.GetUnit()),
 	}
-	stat := domain
+	keys, stat := domain, domain
 	for _, entry := range d.GetEntries() {
+		keys += "." + entry.GetKey()
 		stat += "." + joined(entry.GetKey(), entry.GetValue())
 	}
 	s := spec{algorithm: fixedWindow, limit: min(int(o.GetRequestsPerUnit()), mostLimit), unit: limit.Unit}
-	return &match{rule: &rule{spec: s, limit: limit}, key: keyOf(domain, d, nil), stat: stat}
+	return &match{rule: &rule{spec: s, limit: limit, stat: keys}, key: keyOf(domain, d, nil), stat: stat}
 }
 
 // matches reports whether the parts are in name, in their order, the first at its beginning and the last at its end.

@@ -12,7 +12,8 @@ import (
 
 // stats are the counters of a service. Their names are those of envoyproxy/ratelimit.
 type stats struct {
-	rules    sync.Map              // of *counters by the name of the rule
+	rules    sync.Map              // of *counters by the name of the rule, or with values of requests
+	values   atomic.Int64          // how many of the names have such values
 	mistakes atomic.Int64          // requests that cannot be decided
 	failures atomic.Int64          // requests that Redis did not decide
 	failure  atomic.Pointer[error] // of the last one
@@ -43,10 +44,21 @@ func (s *stats) note(d *descriptor) {
 	}
 	c, ok := s.rules.Load(d.stat)
 	if !ok {
-		c, _ = s.rules.LoadOrStore(d.stat, &counters{})
+		name := d.stat
+		if name != d.rule.stat && (len(name) > longestValues || s.values.Add(1) > mostValues) {
+			name = d.rule.stat
+		}
+		c, _ = s.rules.LoadOrStore(name, &counters{})
 	}
 	c.(*counters).note(d)
 }
+
+// Clients choose values: so many names with them have counters of their own, if they are no longer than so many bytes. All
+// others are counted under the name of their rule.
+const (
+	mostValues    = 10_000
+	longestValues = 1_000
+)
 
 func (c *counters) note(d *descriptor) {
 	c.hits.Add(d.asked)
