@@ -147,8 +147,8 @@ func (o *other) ask(c call) vectors.Result {
 	return r
 }
 
-// try returns what the client raises, if the call fails.
-func (o *other) try(c call) (vectors.Result, string) {
+// try returns what the client raises, if the call fails, which is a call or what JSON makes one of.
+func (o *other) try(c any) (vectors.Result, string) {
 	var r struct {
 		vectors.Result
 		Error string `json:"error"`

@@ -1,6 +1,7 @@
 package clients_test
 
 import (
+	"encoding/json"
 	"net"
 	"testing"
 	"time"
@@ -127,6 +128,22 @@ func TestErrorsOfClientsSayTheCause(t *testing.T) {
 			} {
 				_, failed = o.try(mistake)
 				require.Regexp(t, "^(ValueError|RangeError): ", failed)
+			}
+			// The scripts take whatever they are given: half a permit was taken, and a window of 0 allowed everything.
+			for _, mistake := range []string{
+				`{"algorithm": "tokenbucket", "rule": {"count": 1, "period": 1, "burst": 10}, "key": "k", "n": 1.5}`,
+				`{"algorithm": "tokenbucket", "rule": {"count": 0, "period": 1, "burst": 10}, "key": "k", "n": 1}`,
+				`{"algorithm": "tokenbucket", "rule": {"count": 0.5, "period": 1, "burst": 10}, "key": "k", "n": 1}`,
+				`{"algorithm": "tokenbucket", "rule": {"count": 1, "period": -1, "burst": 10}, "key": "k", "n": 1}`,
+				`{"algorithm": "tokenbucket", "rule": {"count": 1, "period": 1, "burst": 1000000000001}, "key": "k", "n": 1}`,
+				`{"algorithm": "tokenbucket", "rule": {"count": 1, "period": 1, "burst": 10, "every": -1}, "key": "k", "n": 1}`,
+				`{"algorithm": "slidingwindow-list", "rule": {"limit": 3, "window": 0}, "key": "k", "n": 1}`,
+				`{"algorithm": "slidingwindow-list", "rule": {"limit": 2.5, "window": 1000000}, "key": "k", "n": 1}`,
+				`{"algorithm": "slidingwindow-list", "rule": {"limit": 3, "window": 1000000, "sub_windows": 0}, "key": "k", "n": 1}`,
+				`{"algorithm": "slidingwindow-list", "rule": {"limit": 3, "window": 2251799813685249, "sub_windows": 1}, "key": "k", "n": 1}`,
+			} {
+				_, failed = o.try(json.RawMessage(mistake))
+				require.Regexp(t, "^(ValueError|RangeError): .*whole number", failed, mistake)
 			}
 			require.Equal(t, 8, o.ask(theBucket).Remaining, "nobody was asked")
 

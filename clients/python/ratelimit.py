@@ -91,6 +91,16 @@ def key_name(prefix: str, name: str, algorithm: str, key: str) -> str:
     return f"{head};{{;{key}}}" if key.startswith("}") else f"{head}{{{key}}}"
 
 
+PERMITS, MICROS = 10**12, 2**51  # the most that is exact
+
+
+def check(most: int, **numbers):
+    """Refuses what scripts take as it is: of a window of 0 they allow everything, and of 1.5 permits they take as many."""
+    for name, n in numbers.items():
+        if type(n) is not int or not 1 <= n <= most:
+            raise ValueError(f"{name} is {n!r}; give a whole number from 1 to {most}")
+
+
 class Limiter:
     def __init__(self, redis: Redis, algorithm: str, script: str, args: list, most: int, name: str, prefix: str):
         self.redis, self.algorithm, self.args, self.most, self.name, self.prefix = redis, algorithm, args, most, name, prefix
@@ -105,8 +115,9 @@ class Limiter:
         return self._ask(self.looking, key, 1, 0)
 
     def _ask(self, script: Script, key: str, n: int, takes: int) -> Result:
-        if not key or not 1 <= n <= self.most:
-            raise ValueError(f"{n} permits of {key!r}: the key is empty, or the limiter never has more than {self.most}")
+        if not key:
+            raise ValueError("the key is empty")
+        check(self.most, n=n)
         words = script.run(self.redis, key_name(self.prefix, self.name, self.algorithm, key), [n, *self.args])
         return self.explain(words, n, takes if words[0] > 0 else 0)
 
@@ -115,6 +126,8 @@ class TokenBucket(Limiter):
     """At most burst + rate x t permits in any time t; the rate is count in each period, in steps of every if that is given."""
 
     def __init__(self, redis, count: int, period: int, burst: int, every: int = 0, name="default", prefix="ratelimit"):
+        check(PERMITS, count=count, burst=burst)
+        check(MICROS, period=period, every=every or 1)
         common = math.gcd(count, period)
         self.permit, self.flow, self.burst = period // common, count // common, burst  # units of a permit, of a microsecond
         self.even = not every and burst * self.permit < 2**48  # a state of one number
@@ -145,6 +158,8 @@ class SlidingWindow(Limiter):
     """At most limit permits in any interval of a window, which is counted in sub-windows."""
 
     def __init__(self, redis, limit: int, window: int, sub_windows: int = 40, name="default", prefix="ratelimit"):
+        check(PERMITS, limit=limit)
+        check(MICROS, window=window, sub_windows=sub_windows)
         if window % sub_windows:
             raise ValueError(f"a window of {window} µs has no {sub_windows} sub-windows of whole microseconds")
         self.limit, self.window, slot = limit, window, window // sub_windows

@@ -97,6 +97,15 @@ export function keyName(prefix: string, name: string, algorithm: string, key: st
   return key.startsWith("}") ? `${head};{;${key}}` : `${head}{${key}}`;
 }
 
+const PERMITS = 1e12, MICROS = 2 ** 51; // the most that is exact
+
+/** Refuses what scripts take as it is: of a window of 0 they allow everything, and of 1.5 permits they take as many. */
+function check(most: number, numbers: Record<string, number>) {
+  for (const [name, n] of Object.entries(numbers)) {
+    if (!Number.isInteger(n) || n < 1 || n > most) throw new RangeError(`${name} is ${n}; give a whole number from 1 to ${most}`);
+  }
+}
+
 export class Limiter {
   private taking;
   private looking;
@@ -109,7 +118,7 @@ export class Limiter {
 
   /** Takes n permits, or none. */
   async take(key: string, n = 1): Promise<Result> {
-    if (!(n >= 1 && n <= this.most)) throw new RangeError(`${n} permits; the limiter never has more than ${this.most}`);
+    check(this.most, { n });
     const words = await this.taking(this.redis, this.nameOf(key), n, ...this.args);
     return this.explain(words, n, words[0] > 0 ? n : 0);
   }
@@ -127,6 +136,8 @@ const max = (a: bigint, b: bigint): bigint => (a > b ? a : b);
 /** At most burst + rate x t permits in any time t; the rate is count in each period, in steps of every if that is given. */
 export function tokenBucket(redis: Redis, rule: { count: number; period: number; burst: number; every?: number },
   name = "default", prefix = "ratelimit"): Limiter {
+  check(PERMITS, { count: rule.count, burst: rule.burst });
+  check(MICROS, { period: rule.period, every: rule.every || 1 });
   const common = gcd(rule.count, rule.period), burst = BigInt(rule.burst), every = BigInt(rule.every || 1);
   const permit = BigInt(rule.period / common), flow = BigInt(rule.count / common); // units of a permit, of a microsecond
   const even = !rule.every && burst * permit < 2n ** 48n; // a state of one number
@@ -155,6 +166,8 @@ export function tokenBucket(redis: Redis, rule: { count: number; period: number;
 export function slidingWindow(redis: Redis, rule: { limit: number; window: number; sub_windows?: number },
   name = "default", prefix = "ratelimit"): Limiter {
   const { limit, window, sub_windows = 40 } = rule, slot = window / sub_windows;
+  check(PERMITS, { limit });
+  check(MICROS, { window, sub_windows });
   if (!Number.isInteger(slot)) throw new RangeError(`a window of ${window} µs has no ${sub_windows} sub-windows of whole microseconds`);
   const explain = (words: number[], _: number, taken: number): Result => {
     const allowed = words[0] > 0, used = words[3] + taken;
