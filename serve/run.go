@@ -94,7 +94,7 @@ func Run(ctx context.Context, c redis.UniversalClient, o Options, on Listeners, 
 	}
 	rpc := grpc.NewServer(grpc.NumStreamWorkers(streamWorkers), grpc.InitialConnWindowSize(connWindow), grpc.ForceServerCodecV2(newCodec()))
 	pb.RegisterRateLimitServiceServer(rpc, s)
-	healthpb.RegisterHealthServer(rpc, h.server)
+	healthpb.RegisterHealthServer(rpc, watchable{h.server, ctx})
 	if on.GRPC != nil {
 		working.Go(func() {
 			if err := rpc.Serve(on.GRPC); err != nil {
@@ -182,6 +182,31 @@ func (h *healthState) stop() {
 
 // silence is for how long the log says nothing of requests that could not be decided after it has said so.
 const silence = 10 * time.Second
+
+// A watchable is a health whose watchers are let go when the service stops: gRPC would wait for them as for requests.
+type watchable struct {
+	*health.Server
+	serving context.Context
+}
+
+func (w watchable) Watch(r *healthpb.HealthCheckRequest, stream healthpb.Health_WatchServer) error {
+	ctx, end := context.WithCancel(stream.Context())
+	defer end()
+	defer context.AfterFunc(w.serving, end)()
+	err := w.Server.Watch(r, watcher{stream, ctx})
+	if w.serving.Err() == nil {
+		return err
+	}
+	return stream.Send(&healthpb.HealthCheckResponse{Status: healthpb.HealthCheckResponse_NOT_SERVING}) // perhaps once more
+}
+
+// A watcher is a stream with another context.
+type watcher struct {
+	healthpb.Health_WatchServer
+	ctx context.Context
+}
+
+func (w watcher) Context() context.Context { return w.ctx }
 
 // follow asks Redis each second until ctx ends. That it answers does not say that all requests are decided: a server of a
 // Cluster may be down, a user may do nothing but ask, or a key is damaged.

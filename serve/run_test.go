@@ -126,7 +126,20 @@ func TestRun(t *testing.T) {
 	env.Up()
 	healthy(true)
 
+	watching, err := health.Watch(t.Context(), &healthpb.HealthCheckRequest{})
+	require.NoError(t, err)
+	state, err := watching.Recv()
+	require.NoError(t, err)
+	require.Equal(t, healthpb.HealthCheckResponse_SERVING, state.GetStatus())
 	stop()
+	for err == nil {
+		require.NotNil(t, state)
+		last := state
+		if state, err = watching.Recv(); err != nil {
+			require.Equal(t, healthpb.HealthCheckResponse_NOT_SERVING, last.GetStatus())
+		}
+	}
+	require.Equal(t, io.EOF, err, "nobody has to wait for who watches")
 	require.NoError(t, <-ended)
 	_, err = net.Dial("tcp", on.HTTP.Addr().String())
 	require.Error(t, err)
