@@ -98,7 +98,8 @@ do
       whole = true
       break
     end
-    if count == 512 or tonumber(latest[2]) <= oldest then break end
+    -- Not "<=": if all that was read comes back, what is in front of it has to be known.
+    if count == 512 or tonumber(latest[2]) < oldest then break end
     count = math.min(count * 8, 512)
   end
   budget = budget - #latest / 2

@@ -23,7 +23,7 @@ type ratedBucket struct {
 type level struct {
 	at, missing int64
 	rate
-	due int64 // 0: none are
+	due int64 // the same instant: none are
 }
 
 type rate struct{ burst, permit int64 }
@@ -35,7 +35,7 @@ func (b *ratedBucket) keys(*Case) []*kept { return []*kept{&b.key} }
 func (l level) by(now int64, r rate) (missing int64, until func(permits int64) int64) {
 	units := func(theirs int64) int64 { return (theirs*r.permit + l.rate.permit - 1) / l.rate.permit } // rounded up
 	base, from := l.missing, l.at
-	if l.due > 0 && r.permit < l.rate.permit {
+	if r.permit < l.rate.permit {
 		base, from = max(base-(l.due-l.at), 0), l.due
 	}
 	age := now - from
@@ -54,7 +54,7 @@ func (l level) by(now int64, r rate) (missing int64, until func(permits int64) i
 // store writes a level. Its TTL is the time until the bucket is full by the rule that wrote it.
 func (b *ratedBucket) store(now int64, l level) {
 	text := fmt.Sprintf("%016d/%d/%d/1", l.at, l.missing, l.rate.permit)
-	if l.due > now {
+	if l.due = max(l.due, l.at); l.due > l.at {
 		text += fmt.Sprintf("!%d", l.due-l.at)
 	}
 	b.level, b.held[text] = l, l
@@ -69,7 +69,7 @@ func (b *ratedBucket) operate(now int64, c *Case) {
 	}
 	before, _ := b.key.state.(string)
 	if before == "" {
-		b.level = level{at: now, rate: r}
+		b.level = level{at: now, rate: r, due: now}
 	}
 	missing, until := b.by(now, r)
 	n, kind, longest, _ := parse(c.Operation)
@@ -98,11 +98,15 @@ func (b *ratedBucket) operate(now int64, c *Case) {
 		c.Result = &Result{Allowed: true, ResetAfter: missing + cost}
 		missing += cost
 	default:
-		c.Result = &Result{RetryAfter: until(int64(n)), ResetAfter: until(r.burst)}
+		wait, full := until(int64(n)), until(r.burst)
 		if b.rate != r {
-			words[2], words[3] = c.Result.RetryAfter, c.Result.ResetAfter
+			words[2], words[3] = wait, full
 		}
-		c.Result.ResetAfter = max(c.Result.ResetAfter, c.Result.RetryAfter)
+		if kind == 's' {
+			c.Reply = append(append([]int64{due}, words...), 0)
+			return
+		}
+		c.Result = &Result{RetryAfter: wait, ResetAfter: max(full, wait)}
 	}
 	if c.Result != nil {
 		c.Result.Limit, c.Result.Window = int(r.burst), r.burst*r.permit

@@ -135,6 +135,10 @@ func ticketsOfRules() Group {
 		{200 * time.Millisecond, "2x1", "Both rules deny. The second ticket's end makes room under both, which is the last word"},
 		{0, "3x1", "Under the first rule there is room when the second ticket ends, under the other only when the first one has ended too"},
 		{400 * time.Millisecond, "3x1", "The second ticket has ended, and its entry goes, though the call is denied. Now the other rule alone denies it"},
+		{9 * time.Second, "1a3/1000000/JOB3", "The first ticket has ended too: a new log"},
+		{200 * time.Millisecond, "1a3/1000000/JOB4", "A ticket in a second entry"},
+		{200 * time.Millisecond, "1a3/1000000/JOB5", "And one in a third"},
+		{2 * time.Second, "look", "All three have ended: no entry is left, and the key goes"},
 	})
 	return g
 }

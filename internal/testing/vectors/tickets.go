@@ -98,11 +98,15 @@ func (t *ticketed) store(now int64, back bool) {
 	}
 }
 
-// give gives so many permits of a ticket back.
-func (t *ticketed) give(now int64, name string, permits int64) (given int64) {
-	_, where, _, _ := ticketOf(name)
+// give gives permits back, by their places, if the state still counts.
+func (t *ticketed) give(now int64, permits map[int64]int64) (given int64) {
+	if t.model().Unused(now) {
+		return 0
+	}
 	before := t.used(now)
-	t.giveBack(now, int(permits), where, 0)
+	for where, n := range permits {
+		t.giveBack(now, int(n), where, 0)
+	}
 	if given = before - t.used(now); given > 0 {
 		t.store(now, true)
 	}
@@ -132,6 +136,9 @@ func (t *ticketed) take(now int64, out map[string]int64, lease int64) {
 }
 
 func (t *ticketed) operate(now int64, c *Case) {
+	if t.key.state == nil { // it may have expired
+		t.model().Reset()
+	}
 	n, kind, _, _ := parse(c.Operation)
 	_, name, of := strings.Cut(c.Operation, "/")
 	var held, where, lease int64
@@ -156,7 +163,7 @@ func (t *ticketed) operate(now int64, c *Case) {
 		t.hold(now, out, 0)
 		switch {
 		case more < 0:
-			c.Reply = []int64{1, t.give(now, name, -more)}
+			c.Reply = []int64{1, t.give(now, map[int64]int64{where: -more})}
 			return
 		case more == 0:
 			c.Reply = []int64{3 + there}
@@ -172,14 +179,18 @@ func (t *ticketed) operate(now int64, c *Case) {
 			t.hold(now, out, ttl)
 		}
 	}
+	ended := map[int64]int64{} // permits by their place; those of a bucket are one sum
 	for _, ticket := range byEnd(out) {
-		if out[ticket] <= now {
-			permits, _, _, _ := ticketOf(ticket)
+		if permits, at, _, _ := ticketOf(ticket); out[ticket] <= now {
 			delete(out, ticket)
-			t.hold(now, out, 0)
-			t.give(now, ticket, permits)
+			if t.how == '2' {
+				at = 0
+			}
+			ended[at] += permits
 		}
 	}
+	t.hold(now, out, 0)
+	t.give(now, ended)
 	words, place := t.words(now), placed(t.model(), now)
 	reply := func(a model.Answer, taken int) []int64 {
 		requests, soon := int64(1), int64(0)
