@@ -515,6 +515,11 @@ func (g *group) decide(ctx context.Context, c *call, claims []Claim, parts []Par
 	for i, h := range holds {
 		parts[g.held[i]].Hold = h
 	}
+	for i := range parts {
+		if t := parts[i].Ticket; t != nil {
+			t.endsWith(sent, parts[i].Result)
+		}
+	}
 	return r, nil
 }
 

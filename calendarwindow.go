@@ -51,7 +51,7 @@ func NewCalendarWindow(c Client, limit int, cal Calendar, opts ...Option) (*Cale
 		args:     []string{strconv.Itoa(own)},
 		instants: (&calendars.Windows{Calendar: cal.of}).Around,
 		cost:     redisexec.Cost{Key: 8, Run: 1}, explainer: windows.Calendar{Limit: int64(limit), Own: int64(own)},
-		credits: true,
+		credits: true, window: true,
 	}.withTickets(&s)
 	if err != nil {
 		return nil, err

@@ -47,6 +47,7 @@ type limiterCore struct {
 	mostCharge int                       // permits of one charge
 	which      func(word, n int64) int64 // see algorithm
 	credits    bool                      // see algorithm
+	window     bool                      // the server's clock ends a window of all permits
 	tickets    *ticketLease              // that estimates get; nil: none
 }
 
@@ -80,6 +81,7 @@ type algorithm struct {
 	explainer decision.Explainer
 	tenants   bool         // see core
 	credits   bool         // giveback knows what to do without a ticket
+	window    bool         // permits count until a window of all of them ends
 	tickets   *ticketLease // see limiterCore
 }
 
@@ -88,6 +90,7 @@ func (a *algorithm) words() int { return a.scripts.Words + a.rules*a.scripts.Wor
 
 func (c *limiterCore) build(client Client, s settings, a algorithm) error {
 	c.mostCharge, c.which, c.credits = cmp.Or(a.mostCharge, exact.Permits), a.which, a.credits
+	c.window = a.window && s.clock == nil
 	c.tickets = a.tickets
 	return c.core.build(client, s, c, a)
 }

@@ -139,7 +139,8 @@ func (e *ending) begin(ctx context.Context) bool {
 	if !ok || !t.mu.TryLock() {
 		return false
 	}
-	if t.more != nil || t.lease == nil && n == t.n || t.check(ctx, n) != nil {
+	kept := t.kept(n)
+	if t.more != nil || t.lease == nil && kept == t.n || t.check(ctx, n) != nil {
 		t.mu.Unlock()
 		return false
 	}
@@ -147,7 +148,7 @@ func (e *ending) begin(ctx context.Context) bool {
 	e.o = Observation{Call: callSettle, Key: t.key, N: n}
 	e.began = c.watch.begin()
 	e.heard = t.hearers.givesBack(ctx, t.key, t.n, n)
-	e.ask = c.settlement(t, n)
+	e.ask = c.settlement(t, kept)
 	return true
 }
 

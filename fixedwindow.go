@@ -74,7 +74,7 @@ func countedWindow(f *windows.Fixed) algorithm {
 	return algorithm{
 		id: algorithms.FixedWindow, scripts: of, most: int(f.Own),
 		args: []string{strconv.FormatInt(f.Counter(), 10), strconv.FormatInt(f.Window.Milliseconds(), 10)},
-		cost: redisexec.Cost{Key: 6, Run: 1}, unpack: unpack, explainer: f, mostCharge: exact.Counted, credits: true,
+		cost: redisexec.Cost{Key: 6, Run: 1}, unpack: unpack, explainer: f, mostCharge: exact.Counted, credits: true, window: true,
 	}
 }
 
@@ -85,6 +85,6 @@ func datedWindow(f *windows.Fixed, start string) algorithm {
 	return algorithm{
 		id: algorithms.FixedWindow, scripts: scripts.Of("datedwindow"), most: int(f.Own),
 		args: append(exact.Texts(f.Own, f.Window.Microseconds()), start),
-		cost: redisexec.Cost{Key: 8, Run: 1}, explainer: f, credits: true,
+		cost: redisexec.Cost{Key: 8, Run: 1}, explainer: f, credits: true, window: true,
 	}
 }

@@ -122,6 +122,9 @@ func (l *Leased) giveBackInTime(key string, u lease.Unused) {
 
 // giveBack gives back permits of a slice that nobody will spend.
 func (l *Leased) giveBack(ctx context.Context, key string, u lease.Unused) (err error) {
+	if u.Over(l.now()) {
+		return nil
+	}
 	o := Observation{Call: callReturn, Key: key, N: u.N}
 	began := l.watch.begin()
 	done := l.returns(key)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/tryacquire/ratelimit/internal/decision"
 	"github.com/tryacquire/ratelimit/internal/exact"
@@ -118,6 +119,10 @@ type Ticket struct {
 	where, which int64        // see the block giveback of the scripts
 	more         []*Ticket    // what More took, of a ticket without a lease, or of other entries of a log
 	lease        *ticketState // nil: none
+
+	// until is when its window is over, by this process's clock, which does not step back; zero: it is of no window, or by a
+	// caller's clock. When the server's clock steps back, a window that is over can begin again, with another count.
+	until time.Time
 }
 
 // An origin is what permits were taken from that can be given back.
@@ -164,6 +169,7 @@ func (c *limiterCore) estimate(ctx context.Context, o *Observation) (*Ticket, se
 
 // estimateOpen is estimate without a lease.
 func (c *limiterCore) estimateOpen(ctx context.Context, o *Observation) (*Ticket, sending) {
+	sent := time.Now()
 	reply, err := c.operate(ctx, o.Key, redisexec.Operation{Op: redisexec.Estimate, N: o.N, Times: 1})
 	if err != nil {
 		o.Err = c.failed(ctx, o.Key, err)
@@ -174,7 +180,9 @@ func (c *limiterCore) estimateOpen(ctx context.Context, o *Observation) (*Ticket
 	if !o.Result.Allowed {
 		return nil, reply.Batch
 	}
-	return c.newTicket(o.Key, o.N, reply.Index, reply.Words), reply.Batch
+	t := c.newTicket(o.Key, o.N, reply.Index, reply.Words)
+	t.endsWith(sent, o.Result)
+	return t, reply.Batch
 }
 
 // A charger is a limiterCore, or has one.
@@ -197,6 +205,13 @@ func (c *limiterCore) newTicket(key string, n int, i int64, words []int64) *Tick
 		t.which = c.which(t.which, int64(n)*since)
 	}
 	return t
+}
+
+// endsWith notes when the window ends of permits that were asked for at sent.
+func (t *Ticket) endsWith(sent time.Time, r Result) {
+	if c, ok := t.from.(*limiterCore); ok && c.window {
+		t.until = sent.Add(r.ResetAfter)
+	}
 }
 
 // Charge takes n permits from key, see [Settler].
@@ -367,8 +382,21 @@ func (c *limiterCore) checkSettle(ctx context.Context, key string, more int) err
 	return c.checkCost(more)
 }
 
+// kept is how many permits stay taken if so many were used: all if their window is over. A ticket whose lease may have ended
+// has perhaps been given back, and is then charged by what was used.
+func (t *Ticket) kept(used int) int {
+	if t.until.IsZero() || time.Now().Before(t.until) || t.lease != nil && time.Since(t.lease.since) >= t.lease.lease {
+		return used
+	}
+	return max(used, t.n)
+}
+
 func (c *limiterCore) settle(ctx context.Context, t *Ticket, o *Observation) sending {
-	reply, err := c.operate(ctx, t.key, c.settlement(t, o.N))
+	kept := t.kept(o.N)
+	if t.lease == nil && kept == t.n {
+		return redisexec.Unsent
+	}
+	reply, err := c.operate(ctx, t.key, c.settlement(t, kept))
 	c.settled(ctx, t, o, reply, err)
 	reply.Done()
 	return reply.Batch

@@ -166,6 +166,7 @@ func (c *limiterCore) begin(ctx context.Context, o *Observation) (*Ticket, sendi
 	if o.Result = c.inRun(reply.Words[:c.exec.Words], int64(o.N), 0); !o.Result.Allowed {
 		return nil, reply.Batch
 	}
+	t.endsWith(t.lease.since, o.Result)
 	return t, reply.Batch
 }
 
@@ -194,15 +195,19 @@ func (t *Ticket) leases() bool { return t != nil && t.lease != nil }
 
 // More takes n further permits for the ticket, all or none, where its estimate was taken: while an answer streams, a denial says
 // that it has to be cut. Settle then settles all of them. It begins a lease again, also if it is denied; ErrLeaseLost means that
-// the lease had ended, and nothing was taken. The other errors are those of [Settler]'s Estimate, and ErrSettled. It passes by the
-// policies around the limiter: in an outage of that limiter it returns an error.
+// the lease had ended, and nothing was taken. The other errors are those of [Settler]'s Estimate, ErrExceedsLimit for more than 10^12
+// permits of a ticket, and ErrSettled. It passes by the policies around the limiter: in an outage of that limiter it returns an error.
 func (t *Ticket) More(ctx context.Context, n int) (Result, error) {
 	if !t.made() {
 		return Result{}, errNoTicket
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if err := t.checkMore(ctx); err != nil {
+	err := t.checkMore(ctx)
+	if err == nil && n > exact.Permits-t.taken() { // in Redis's Lua, a number of 15 digits would not be the name's
+		err = t.from.about(t.key, errFullTicket)
+	}
+	if err != nil {
 		return Result{}, err
 	}
 	if t.lease == nil {
@@ -218,6 +223,8 @@ func (t *Ticket) More(ctx context.Context, n int) (Result, error) {
 	c.watch.observed(ctx, &o, func() sending { return c.takeMore(ctx, t, &o) })
 	return o.Result, o.Err
 }
+
+var errFullTicket = fmt.Errorf("%w: a ticket has %d permits at most; settle it, and estimate again", ErrExceedsLimit, exact.Permits)
 
 // last is the part of the ticket that was taken last, itself if there is no other.
 func (t *Ticket) last() *Ticket {
@@ -264,6 +271,7 @@ func (c *limiterCore) takeMore(ctx context.Context, t *Ticket, o *Observation) s
 		last.lease.gone = last.n
 	}
 	last.n, last.where, last.which = last.n+o.N, where, which
+	last.endsWith(sent, o.Result)
 	return reply.Batch
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/exact"
 	"github.com/tryacquire/ratelimit/internal/testing/fakes"
 	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 	"github.com/tryacquire/ratelimit/internal/testing/model"
@@ -275,6 +276,33 @@ func TestMoreThanAWindow(t *testing.T) {
 		require.Equal(t, 8, r.Remaining)
 		require.NoError(t, ticket.Settle(ctx, used))
 		require.Equal(t, want, left(t, l), "%d used", used)
+	}
+}
+
+// TestMoreThanATicketHolds: a bucket refills again and again while the ticket goes on.
+func TestMoreThanATicketHolds(t *testing.T) {
+	for name, opts := range map[string][]ratelimit.Option{"with a lease": {ratelimit.WithTicketLease(time.Hour)}, "without": nil} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, e *ratelimittest.Env) {
+				const most = exact.Permits
+				l := ratelimit.Must(ratelimit.NewTokenBucket(e.Client(), ratelimit.PerSecond(most/10), most/10, opts...))
+				ticket, _ := estimateOfKey(t, l, "k", most/10)
+				for range 9 {
+					e.Advance(time.Second)
+					require.True(t, must(t)(ticket.More(ctx, most/10)).Allowed)
+				}
+				e.Advance(time.Second)
+				for _, n := range []int{1, most} {
+					_, err := ticket.More(ctx, n)
+					require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
+				}
+				_, err := ticket.More(ctx, 0)
+				require.ErrorIs(t, err, ratelimit.ErrInvalidPermits)
+				require.Equal(t, most/10, must(t)(l.Peek(ctx, "k")).Remaining, "nothing was taken")
+				require.NoError(t, ticket.Settle(ctx, most))
+				require.Equal(t, most/10, must(t)(l.Peek(ctx, "k")).Remaining)
+			})
+		})
 	}
 }
 

@@ -87,13 +87,16 @@ func (f *Flight) Landed(r Reply, now Instant) (unused Unused) {
 		}
 		s.left.Store(left)
 		s.early.Store(left / 4)
+		window := f.table.rule.Window && f.table.rule.Slot == 0
+		if window {
+			s.until = f.sent.add(r.ResetAfter)
+		}
 		if !f.table.rule.Window {
 			k.bound(f.table.rule.spare(r))
 		}
 		if deleted := f.resets != k.resets; deleted || k.gone {
 			// A window that has begun again could be taken for the one that was deleted, and its count would fall. The others
 			// have an id in the ticket.
-			window := f.table.rule.Window && f.table.rule.Slot == 0
 			if u := s.close(); s.returnable(u) && !(deleted && window) {
 				unused = u
 			}

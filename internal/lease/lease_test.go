@@ -59,7 +59,7 @@ func TestASliceIsSpentUntilItsEndByEitherClock(t *testing.T) {
 			require.Equal(t, Answer{Verdict: Allowed, Left: 17}, table.Take("k", 3, at(249*time.Millisecond)))
 			a := table.Take("k", 1, later)
 			require.Equal(t, Ask, a.Verdict, "a thousandth before the end it is over")
-			require.Equal(t, []Unused{{Ticket{0, 7}, 17}}, a.Flight.Back)
+			require.Equal(t, []Unused{{Ticket: Ticket{0, 7}, N: 17}}, a.Flight.Back)
 		})
 	}
 }
@@ -120,7 +120,7 @@ func TestCloseHandsBackWhatIsLeft(t *testing.T) {
 	table := hot(t, at(0), 20)
 	table.Take("k", 5, at(0))
 	require.Empty(t, table.Close())
-	require.Equal(t, map[string][]Unused{"k": {{Ticket{0, 7}, 15}}}, drained(table))
+	require.Equal(t, map[string][]Unused{"k": {{Ticket: Ticket{0, 7}, N: 15}}}, drained(table))
 	require.Equal(t, Direct, table.Take("k", 1, at(0)).Verdict)
 	require.Empty(t, drained(table))
 
@@ -133,10 +133,10 @@ func TestCloseHandsBackWhatIsLeft(t *testing.T) {
 		}
 		if late {
 			require.Empty(t, drained(table))
-			require.Equal(t, Unused{Ticket{0, 8}, 8}, land())
+			require.Equal(t, Unused{Ticket: Ticket{0, 8}, N: 8}, land())
 		} else {
 			require.Zero(t, land())
-			require.Equal(t, map[string][]Unused{"k": {{Ticket{0, 8}, 8}}}, drained(table))
+			require.Equal(t, map[string][]Unused{"k": {{Ticket: Ticket{0, 8}, N: 8}}}, drained(table))
 		}
 		require.True(t, a.Flight.Outcome().Got)
 	}
@@ -223,7 +223,7 @@ func TestAResetEndsTheSlices(t *testing.T) {
 	require.Equal(t, Ask, a.Verdict)
 	table.Forget("another key")
 	table.Forget("k")
-	require.Equal(t, Unused{Ticket{0, 8}, 8}, a.Flight.Landed(Reply{Taken: 9, Lasts: time.Second / 4, Left: 700, Ticket: Ticket{0, 8}}, at(2)))
+	require.Equal(t, Unused{Ticket: Ticket{0, 8}, N: 8}, a.Flight.Landed(Reply{Taken: 9, Lasts: time.Second / 4, Left: 700, Ticket: Ticket{0, 8}}, at(2)))
 	require.Equal(t, Ask, table.Take("k", 1, at(3)).Verdict)
 }
 

@@ -37,8 +37,13 @@ type Ticket struct{ Where, Which int64 }
 // Unused is permits of a slice that nobody will spend.
 type Unused struct {
 	Ticket
-	N int
+	N     int
+	until Instant // see slice
 }
+
+// Over reports whether nothing can come back any more, as the permits' window is over: if the server's clock steps back, it
+// can begin again, with another count.
+func (u Unused) Over(now Instant) bool { return u.until != Instant{} && !now.before(u.until) }
 
 // A slice is permits that may be spent until an instant.
 type slice struct {
@@ -47,6 +52,7 @@ type slice struct {
 	from  time.Duration // when it was there, by the monotonic clock
 	ends  Instant
 	place Ticket
+	until Instant               // when its window is over; zero: it is of none
 	of    int                   // which limit was the tightest when it was taken
 	spare int64                 // no more than so many of them can come back; guarded by the key's mu
 	early atomic.Int64          // with more left it is too early to ask for the next one
@@ -70,7 +76,7 @@ func (s *slice) spend(n int64, now Instant) (left int64, ok bool) {
 const none = -1 << 62
 
 // close makes what is left unusable and returns it.
-func (s *slice) close() Unused { return Unused{s.place, int(max(s.left.Swap(none), 0))} }
+func (s *slice) close() Unused { return Unused{s.place, int(max(s.left.Swap(none), 0)), s.until} }
 
 // returnable reports whether what is left of s may come back: all of it does, or nothing.
 func (s *slice) returnable(u Unused) bool { return u.N > 0 && int64(u.N) <= s.spare }
