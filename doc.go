@@ -61,16 +61,13 @@
 //
 // # What holds for all of them
 //
-// A decision is atomic. A denial takes nothing. It writes only to repair a lost TTL, or a state
-// from before the server's clock stepped back.
-//
-// A call is executed at most once, even when its reply is lost: the package keeps
-// go-redis from sending it again.
+// A decision is atomic. A denial takes nothing, and writes only to repair a lost TTL, or a state
+// from before the server's clock stepped back. A call is executed at most once, even when its
+// reply is lost: the package keeps go-redis from sending it again.
 //
 // The server's clock decides, to the microsecond. When that clock steps back, nothing more is
-// allowed, and no caller waits for the clock to catch up; README.md has the exceptions.
-//
-// Numbers are whole, so that rates such as 7 per minute neither leak nor lose a permit.
+// allowed, and no caller waits for the clock to catch up; README.md has the exceptions. Numbers
+// are whole, so that rates such as 7 per minute neither leak nor lose a permit.
 //
 // Every key expires. One decision of one limiter touches one key in Redis, whose name is
 // prefix:name:algorithm{key} (fair buckets and tickets with a lease have a second one). The
@@ -87,6 +84,5 @@
 // that decision is a policy in one line.
 //
 // Calls that arrive while many others are in flight are sent together, and share the cost:
-// [WithoutMerging] says when, and turns it off. If the client is an AutoPipeliner of go-redis, go-redis groups
-// the calls instead.
+// [WithoutMerging] says when, and turns it off.
 package ratelimit

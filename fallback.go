@@ -31,11 +31,9 @@ import (
 // both the reason for asking the secondary (the primary's error, ErrOverBudget or ErrBreakerOpen) and the secondary's
 // error, except that errors.Is does not match a secondary's ErrInvalidConfig.
 //
-// A call for more permits than the secondary can ever allow is denied, as the primary may be able to allow it.
-// RetryAfter is then the time until the primary is asked again, one second without a breaker, and the rest is the
-// state of the secondary, as far as it is known. More permits than the primary can ever allow are ErrExceedsLimit
-// even while it is not asked, if it is a limiter of this package. A secondary that cannot
-// reserve takes the permits of a Reserve at once, or denies them by a *[WaitError] with its RetryAfter.
+// A call for more permits than the secondary can ever allow is denied until the primary is asked again. More than the
+// primary can ever allow are ErrExceedsLimit even while it is not asked, if it is a limiter of this package. A
+// secondary that cannot reserve takes the permits of a Reserve at once, or denies them by a *[WaitError].
 type Fallback struct {
 	policied
 	outages
