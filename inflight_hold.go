@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tryacquire/ratelimit/internal/await"
 	"github.com/tryacquire/ratelimit/internal/decision"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 	"github.com/tryacquire/ratelimit/internal/waiting"
@@ -297,7 +298,7 @@ func newKeeper(ctx context.Context, hold *Hold) *keeper {
 	own, leave := context.WithCancel(context.WithoutCancel(ctx)) // work may need its lease after ctx has ended
 	k.leave = leave
 	spent := lease - lease/1000 - left // see believed
-	go k.extend(own, max(lease/3-spent, 0))
+	go k.extend(own, lease/3-spent)
 	return k
 }
 
@@ -306,29 +307,40 @@ func (k *keeper) lose() {
 	k.cancel(ErrLeaseLost)
 }
 
-// extend extends the lease again and again, first after a time. A try that gets no answer in a
-// sixth of the lease leaves time for others.
+// extend keeps the lease until ctx ends or it is lost.
 func (k *keeper) extend(ctx context.Context, first time.Duration) {
 	defer close(k.left)
-	lease := k.hold.lease
-	wait := time.NewTimer(first)
+	if err := keepLease(ctx, k.hold.lease, first, func(ctx context.Context) error {
+		err := k.hold.Extend(ctx)
+		if err == nil {
+			k.timer.Reset(k.hold.Left())
+		}
+		return err
+	}); err != nil {
+		k.lose()
+	}
+}
+
+// keepLease calls extend first after a time, then each time when a third of the lease is over, until ctx ends or extend
+// returns ErrLeaseLost or ErrSettled, which it returns. A try that gets no answer in a sixth of the lease leaves time for
+// others.
+func keepLease(ctx context.Context, lease, first time.Duration, extend func(ctx context.Context) error) error {
+	wait := time.NewTimer(max(first, 0))
 	defer wait.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			return
+			return nil
 		case <-wait.C:
 		}
 		try, cancel := context.WithTimeout(ctx, lease/6)
-		err := k.hold.Extend(try)
+		err := await.Safely(func() error { return extend(try) })
 		cancel()
 		switch {
 		case err == nil:
-			k.timer.Reset(k.hold.Left())
 			wait.Reset(lease / 3)
-		case errors.Is(err, ErrLeaseLost):
-			k.lose()
-			return
+		case errors.Is(err, ErrLeaseLost), errors.Is(err, ErrSettled):
+			return err
 		default:
 			wait.Reset(max(lease/12, time.Millisecond))
 		}

@@ -3,7 +3,6 @@ package ratelimit
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -11,7 +10,6 @@ import (
 	"time"
 
 	"github.com/tryacquire/ratelimit/internal/algorithms"
-	"github.com/tryacquire/ratelimit/internal/await"
 	"github.com/tryacquire/ratelimit/internal/decision"
 	"github.com/tryacquire/ratelimit/internal/exact"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
@@ -366,30 +364,9 @@ func (r AllResult) keepTickets(ctx context.Context) (stop func()) {
 	}
 }
 
-// keep extends the lease until ctx ends, each time when a third of it is over. A try that gets no answer in a sixth of the
-// lease leaves time for others. The settlement reports what is wrong.
+// keep extends the lease until ctx ends. The settlement reports what is wrong.
 func (t *Ticket) keep(ctx context.Context) {
-	lease := t.lease.lease
-	wait := time.NewTimer(max(lease/3-t.spent(), 0))
-	defer wait.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-wait.C:
-		}
-		try, cancel := context.WithTimeout(ctx, lease/6)
-		err := await.Safely(func() error { return t.Extend(try) })
-		cancel()
-		switch {
-		case err == nil:
-			wait.Reset(lease / 3)
-		case errors.Is(err, ErrLeaseLost), errors.Is(err, ErrSettled):
-			return
-		default:
-			wait.Reset(max(lease/12, time.Millisecond))
-		}
-	}
+	_ = keepLease(ctx, t.lease.lease, t.lease.lease/3-t.spent(), t.Extend)
 }
 
 // spent is how much of the lease may be over.
