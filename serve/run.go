@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"regexp"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -208,6 +209,9 @@ type watcher struct {
 
 func (w watcher) Context() context.Context { return w.ctx }
 
+// keyInError is where an error names a key, which has values of requests, such as names of users: no log has them.
+var keyInError = regexp.MustCompile(`, key "(?:[^"\\]|\\.)*"`)
+
 // follow asks Redis each second until ctx ends. That it answers does not say that all requests are decided: a server of a
 // Cluster may be down, a user may do nothing but ask, or a key is damaged.
 func (h *healthState) follow(ctx context.Context, c redis.UniversalClient, ready func(redis bool) bool, requests *stats, log *slog.Logger) {
@@ -231,7 +235,7 @@ func (h *healthState) follow(ctx context.Context, c redis.UniversalClient, ready
 		}
 		h.set(ready(err == nil))
 		if failures := requests.failures.Load(); failures > said && time.Since(saidAt) >= silence {
-			log.Error("requests could not be decided", "requests", failures-said, "error", *requests.failure.Load())
+			log.Error("requests could not be decided", "requests", failures-said, "error", keyInError.ReplaceAllString((*requests.failure.Load()).Error(), ""))
 			said, saidAt = failures, time.Now()
 		}
 		select {

@@ -29,6 +29,7 @@ type redisFlags struct {
 	db                                int
 	tls                               bool
 	files                             redisTLS
+	several                           bool         // addr may be of several servers
 	log                               *slog.Logger // nil: the default one
 	timeout                           time.Duration
 }
@@ -74,9 +75,9 @@ func (f *redisFlags) options(environ func(string) string) (*redis.Options, error
 		}
 	}
 	if f.addr != "" {
-		opts.Addr = f.addr
-		if _, _, err := net.SplitHostPort(f.addr); err != nil {
-			opts.Addr = net.JoinHostPort(f.addr, "6379")
+		all := f.addrs()
+		if opts.Addr = all[0]; len(all) > 1 && !f.several {
+			return nil, usagef("--addr: several servers are for serve, with --cluster or --sentinel")
 		}
 	}
 	if f.user != "" {
@@ -109,6 +110,17 @@ func (f *redisFlags) options(environ func(string) string) (*redis.Options, error
 		}
 	}
 	return opts, nil
+}
+
+// addrs are the servers of --addr, each with a port.
+func (f *redisFlags) addrs() []string {
+	all := strings.Split(f.addr, ",")
+	for i, addr := range all {
+		if _, _, err := net.SplitHostPort(addr); err != nil {
+			all[i] = net.JoinHostPort(addr, "6379")
+		}
+	}
+	return all
 }
 
 // A server is a Redis: a single one, or the masters of a Cluster.

@@ -48,7 +48,8 @@ JSON over HTTP (POST /json). It reads the config files of envoyproxy/ratelimit a
 docs/serve.md has the fields of a file. GET /healthcheck is 200 while there is a config and Redis answers.
 A signal ends it when the requests under way are answered, SIGHUP too: a reload needs none.
 ` + connecting + `
-It may be down at the start. Of a Sentinel, --addr or REDIS_URL is a sentinel.`,
+It may be down at the start. Of a Sentinel, --addr or REDIS_URL is a sentinel. Name several sentinels, or nodes of a
+Cluster, by --addr host:port,host:port: one of them has to answer at the start.`,
 		Example: `  ratelimit serve --config /etc/ratelimit
   ratelimit serve --config config --check`,
 		Args: cobra.NoArgs,
@@ -202,9 +203,14 @@ func (f *serveFlags) management() (*grpc.ClientConn, error) {
 // client reaches Redis when it is needed.
 func (f *serveFlags) client(environ func(string) string) (redis.UniversalClient, error) {
 	redis.SetLogger(silence{}) // errors are reported where they matter
+	f.redis.several = f.cluster || f.sentinel != ""
 	o, err := f.redis.options(environ)
 	if err != nil {
 		return nil, err
+	}
+	addrs := []string{o.Addr}
+	if f.redis.addr != "" {
+		addrs = f.redis.addrs()
 	}
 	budget := f.options.Outage.Budget
 	switch {
@@ -213,14 +219,14 @@ func (f *serveFlags) client(environ func(string) string) (redis.UniversalClient,
 	case f.cluster && o.DB != 0:
 		return nil, usagef("a Cluster has database 0 only: leave --db out, and the number out of REDIS_URL")
 	case f.cluster:
-		c, err := ratelimit.ClientOptions(budget, &redis.ClusterOptions{Addrs: []string{o.Addr}, Username: o.Username, Password: o.Password, TLSConfig: o.TLSConfig, Dialer: o.Dialer,
+		c, err := ratelimit.ClientOptions(budget, &redis.ClusterOptions{Addrs: addrs, Username: o.Username, Password: o.Password, TLSConfig: o.TLSConfig, Dialer: o.Dialer,
 			DialTimeout: f.redis.timeout, ReadTimeout: f.redis.timeout, WriteTimeout: f.redis.timeout})
 		if err != nil {
 			return nil, usageError{err}
 		}
 		return redis.NewClusterClient(c), nil
 	case f.sentinel != "":
-		c, err := ratelimit.ClientOptions(budget, &redis.FailoverOptions{MasterName: f.sentinel, SentinelAddrs: []string{o.Addr}, Username: o.Username,
+		c, err := ratelimit.ClientOptions(budget, &redis.FailoverOptions{MasterName: f.sentinel, SentinelAddrs: addrs, Username: o.Username,
 			Password: o.Password, DB: o.DB, TLSConfig: o.TLSConfig, Dialer: o.Dialer, DialTimeout: f.redis.timeout, ReadTimeout: f.redis.timeout, WriteTimeout: f.redis.timeout})
 		if err != nil {
 			return nil, usageError{err}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	goredis "github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -107,6 +108,7 @@ func TestServeChecks(t *testing.T) {
 		{[]string{"serve", "--xds", "\x7f"}, "--xds"},
 		{[]string{"serve", "--config", dir, "--cluster", "--sentinel", "m"}, "--cluster and --sentinel exclude each other"},
 		{[]string{"serve", "--config", dir, "--cluster", "--db", "3"}, "a Cluster has database 0 only"},
+		{[]string{"serve", "--config", dir, "--addr", "a,b"}, "--addr: several servers are for serve, with --cluster or --sentinel"},
 		{[]string{"serve", "--config", dir, "--timeout", "0s"}, "--timeout is 0s; write a time above 0"},
 		{[]string{"top", "--timeout", "-5s"}, "--timeout is -5s; write a time above 0"},
 		{[]string{"serve", "--config", dir, "--grpc", "", "--http", "", "--metrics", "", "--outage", "local", "--instances", "-3"}, "-3 instances"},
@@ -118,4 +120,14 @@ func TestServeChecks(t *testing.T) {
 		require.Equal(t, exitUsage, code, test.args)
 		require.Contains(t, problems, test.want)
 	}
+}
+
+// TestServeNamesSeveralServers: a process that starts while one of them is down finds another.
+func TestServeNamesSeveralServers(t *testing.T) {
+	f := serveFlags{cluster: true}
+	f.redis.addr, f.redis.timeout, f.options.Outage.Budget = "a:1,b,[::1]:2", time.Second, time.Second
+	c, err := f.client(func(string) string { return "" })
+	require.NoError(t, err)
+	defer c.Close()
+	require.Equal(t, []string{"a:1", "b:6379", "[::1]:2"}, c.(*goredis.ClusterClient).Options().Addrs)
 }
