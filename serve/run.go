@@ -210,7 +210,7 @@ type watcher struct {
 func (w watcher) Context() context.Context { return w.ctx }
 
 // keyInError is where an error names a key, which has values of requests, such as names of users: no log has them.
-var keyInError = regexp.MustCompile(`, key "(?:[^"\\]|\\.)*"`)
+var keyInError = regexp.MustCompile(`,? key "(?:[^"\\]|\\.)*"`)
 
 // follow asks Redis each second until ctx ends. That it answers does not say that all requests are decided: a server of a
 // Cluster may be down, a user may do nothing but ask, or a key is damaged.
