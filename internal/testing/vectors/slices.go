@@ -249,9 +249,13 @@ func (d *slicedDays) operate(now int64, c *Case) {
 	case 'd':
 		l := leaseOf(c.Operation)
 		l.waiting = max(l.waiting, 1)
-		count, long := l.size(words[0]), min(l.long, closes-now)
+		count, long := l.size(words[0]), min(l.long, opens+day-now)
+		if count == 0 {
+			c.Reply = append(append([]int64{0, 0}, words...), closes, 0)
+			return
+		}
 		d.used, d.till, d.ends = d.used+count, max(d.till, opens+day), max(d.ends, now+long)
-		c.Reply = append(append([]int64{long, count}, words...), closes, 0)
+		c.Reply = []int64{long, count, words[0], opens + day - now, day, opens + day, 0}
 		write()
 	case 'g':
 		if c.Reply = []int64{0}; place == closes && d.till >= closes {

@@ -101,7 +101,7 @@ func (s *sorted) write(now, old int64, back bool) (any, int64) {
 	switch last := s.newest(); {
 	case back && len(s.members) == 0:
 		return nil, 0
-	case back && last.mark == "@!" && len(s.members) == 1: // only its instant is needed
+	case back && last.mark == "@!" && s.counts(now) == 0: // only its instant is needed
 		ttl = long(at - now)
 	case back && last.mark != "@!" && s.shorter:
 		ttl = long(last.score + s.window() - now)
