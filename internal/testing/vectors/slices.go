@@ -221,6 +221,12 @@ func (d *slicedDays) operate(now int64, c *Case) {
 		ahead, c.ID = 3*3_600_000_000, ""
 		c.Args = daysAround(int(d.limit), now, ahead)
 	}
+	before, written := *d, false
+	defer func() {
+		if !written { // a denial changes nothing
+			*d = before
+		}
+	}()
 	opens := (now+ahead)/day*day - ahead
 	closes := opens + day
 	switch {
@@ -236,7 +242,7 @@ func (d *slicedDays) operate(now int64, c *Case) {
 		if d.ends > now {
 			slices = fmt.Sprintf("~%d", d.ends-now)
 		}
-		d.written = now
+		d.written, written = now, true
 		d.key.write(now, text+slices, evenly((d.till-now)/1000)+3)
 	}
 	switch kind {

@@ -8,19 +8,23 @@ import (
 	"github.com/tryacquire/ratelimit/internal/testing/model"
 )
 
-// tickets are limiters whose tickets have a lease.
-func tickets() []Group {
-	all := []Group{ticketsOfBuckets(), ticketsOfWindows(), ticketsOfCalendars(), ticketsOfLogs(), ticketsOfRules()}
-	for i := range all {
-		name := "ratelimit:default:" + all[i].Algorithm
-		all[i].About, all[i].Key, all[i].Beside = "whose tickets have a lease: WithTicketLease", name+"{k}", name+"/tickets{k}"
+// ticketGroups are limiters whose tickets have a lease: each with an unused key, and the steps of its cases.
+var ticketGroups = []func() (Group, *ticketed, []step){ticketsOfBuckets, ticketsOfWindows, ticketsOfCalendars, ticketsOfLogs, ticketsOfRules}
+
+func tickets() (all []Group) {
+	for _, ofLimiter := range ticketGroups {
+		g, of, steps := ofLimiter()
+		name := "ratelimit:default:" + g.Algorithm
+		g.About, g.Key, g.Beside = "whose tickets have a lease: WithTicketLease", name+"{k}", name+"/tickets{k}"
+		g.Cases = narrate(of, steps)
+		all = append(all, g)
 	}
 	return all
 }
 
 var withLease = ratelimit.WithTicketLease(4 * time.Second)
 
-func ticketsOfBuckets() Group {
+func ticketsOfBuckets() (Group, *ticketed, []step) {
 	const burst = 3
 	g := Group{
 		Algorithm: "tokenbucket", Script: "bucket,tickets",
@@ -30,10 +34,11 @@ func ticketsOfBuckets() Group {
 		},
 	}
 	b := &bucket{m: model.NewTokenBucket(1, 10*time.Second, burst), permit: 10_000_000, flow: 1}
-	g.Cases = narrate(&ticketed{book: b, how: '2', counts: func(now int64) int64 {
+	of := &ticketed{book: b, how: '2', counts: func(now int64) int64 {
 		units, _ := b.present(now)
 		return units.Int64()
-	}}, []step{
+	}}
+	return g, of, []step{
 		{0, "2a2/4000000/JOB1", "An estimate of two permits: the second key has the ticket, scored by the end of its lease"},
 		{time.Second, "2x1", "Denied for nine seconds; but the ticket ends in three, and then two permits come back. That is the last word"},
 		{time.Second, "1w2/2/1763670000000000/0/4000000/JOB1", "The lease begins again"},
@@ -43,11 +48,10 @@ func ticketsOfBuckets() Group {
 		{0, "3x1", "The ticket ends in four seconds, but three permits fit in seven, when enough is restored besides"},
 		{4 * time.Second, "look", "Its lease has ended: any call gives it back first, and a look too writes that"},
 		{0, "2u2/1/1763670003000000/0/4000000/JOB2", "It is settled too late: all that was used is charged"},
-	})
-	return g
+	}
 }
 
-func ticketsOfWindows() Group {
+func ticketsOfWindows() (Group, *ticketed, []step) {
 	const limit, window = 5, 10 * time.Second
 	g := Group{
 		Algorithm: "fixedwindow", Script: "datedwindow,tickets",
@@ -58,7 +62,7 @@ func ticketsOfWindows() Group {
 	}
 	place := func(at int64) string { return fmt.Sprintf("%d/0", int64(start)+at*1_000_000) }
 	w := dated(model.NewClockWindow(limit, window), limit)
-	g.Cases = narrate(&ticketed{book: w, how: '0', counts: w.left}, []step{
+	return g, &ticketed{book: w, how: '0', counts: w.left}, []step{
 		{0, "3a0/4000000/JOB1", "The ticket says which window its permits are of, by its start"},
 		{time.Second, "3x1", "Denied until the ticket ends, which is sooner than the window"},
 		{time.Second, "1m0/3/" + place(0) + "/4000000/JOB1", "One permit more, of the same window: one ticket of four"},
@@ -66,17 +70,16 @@ func ticketsOfWindows() Group {
 		{0, "1a0/20000000/JOB2", "A ticket that lasts longer than the window. The second key is kept for as long"},
 		{7 * time.Second, "1m0/1/" + place(0) + "/20000000/JOB2", "The window is over. What the ticket takes now is of the next one, and what it took before is forgotten"},
 		{0, "0u0/1/" + place(11) + "/20000000/JOB2", "Nothing was used: the window is unused again, and both keys go"},
-	})
-	return g
+	}
 }
 
-func ticketsOfCalendars() Group {
+func ticketsOfCalendars() (Group, *ticketed, []step) {
 	const limit = 5
 	g := ofDays(limit, withLease)
 	g.Script += ",tickets"
 	today := fmt.Sprintf("%d/0", int64(midnight))
 	w := calendar(model.NewCalendarWindow(limit, model.Days(time.UTC)), limit)
-	g.Cases = narrate(&ticketed{book: w, how: '0', counts: w.left}, []step{
+	return g, &ticketed{book: w, how: '0', counts: w.left}, []step{
 		{0, "3a0/4000000/JOB1", "The ticket says which day its permits are of, by its end"},
 		{time.Second, "3x1", "Denied until the ticket ends, which is sooner than the day"},
 		{0, "1m0/3/" + today + "/4000000/JOB1", "One permit more, of the same day: one ticket of four"},
@@ -87,11 +90,10 @@ func ticketsOfCalendars() Group {
 		{(midnight - start - 6_000_000) * time.Microsecond, "2x1", "Midnight. The clock says which day it is, and not the arguments"},
 		{0, "4x1", "Denied until the next midnight: the ticket of yesterday makes no room today"},
 		{0, "2u0/1/" + today + "/20000000000/JOB2", "Of it two were used: the one that it had not taken is a charge, today"},
-	})
-	return g
+	}
 }
 
-func ticketsOfLogs() Group {
+func ticketsOfLogs() (Group, *ticketed, []step) {
 	const limit, slot = 6, 6_000_000
 	g := Group{
 		Algorithm: "slidingwindow-list", Script: "slidingwindow_list,tickets",
@@ -103,7 +105,7 @@ func ticketsOfLogs() Group {
 	}
 	dated := int64(start - start%slot + slot - 1)
 	place := func(slots int64) string { return fmt.Sprintf("%d/0", dated+slots*slot) }
-	g.Cases = narrate(ticketedLog([]model.Rule{{Limit: limit, Window: time.Minute}}, slot), []step{
+	return g, ticketedLog([]model.Rule{{Limit: limit, Window: time.Minute}}, slot), []step{
 		{0, "3a3/20000000/JOB1", "The ticket says which entry its permits are in, by the entry's instant"},
 		{7 * time.Second, "1m3/3/" + place(0) + "/20000000/JOB1", "One permit more is in another entry: a second ticket of the same id. The lease of the first one begins again"},
 		{5 * time.Second, "3x1", "Denied until the first entry leaves the window; but the first ticket ends in fifteen seconds, and then its permits come back"},
@@ -113,11 +115,10 @@ func ticketsOfLogs() Group {
 		{4 * time.Second, "look", "Its lease has ended: its permits come back, from the entry that others are in too"},
 		{0, "1a3/100000000/JOB3", "A ticket that lasts longer than the window. The second key is kept for as long"},
 		{0, "3x1", "That ticket is of no help. The last word is when the first entry has left the window, as without tickets"},
-	})
-	return g
+	}
 }
 
-func ticketsOfRules() Group {
+func ticketsOfRules() (Group, *ticketed, []step) {
 	const slot = 100_000
 	rules := []model.Rule{{Limit: 3, Window: time.Second}, {Limit: 5, Window: 10 * time.Second}}
 	g := Group{
@@ -129,7 +130,7 @@ func ticketsOfRules() Group {
 				ratelimit.WithResolution(slot*time.Microsecond), withLease)
 		},
 	}
-	g.Cases = narrate(ticketedLog(rules, slot), []step{
+	return g, ticketedLog(rules, slot), []step{
 		{0, "3a3/4000000/JOB1", "A log of two rules: the word behind the permits used by each says which one denies, from 1"},
 		{2 * time.Second, "2a3/500000/JOB2", "A ticket that ends sooner"},
 		{200 * time.Millisecond, "2x1", "Both rules deny. The second ticket's end makes room under both, which is the last word"},
@@ -139,8 +140,7 @@ func ticketsOfRules() Group {
 		{200 * time.Millisecond, "1a3/1000000/JOB4", "A ticket in a second entry"},
 		{200 * time.Millisecond, "1a3/1000000/JOB5", "And one in a third"},
 		{2 * time.Second, "look", "All three have ended: no entry is left, and the key goes"},
-	})
-	return g
+	}
 }
 
 func ticketedLog(rules []model.Rule, slot int64) *ticketed {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"flag"
+	"fmt"
 	"os"
 	"strconv"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/internal/scripts"
 	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
+	"github.com/tryacquire/ratelimit/internal/testing/model"
 	"github.com/tryacquire/ratelimit/internal/testing/vectors"
 )
 
@@ -48,15 +50,7 @@ func TestScriptsDoWhatTheVectorsSay(t *testing.T) {
 				ask, state := askerOf(t, s.Client, g)
 				for i, c := range g.Cases {
 					about := g.Algorithm + ", case " + strconv.Itoa(i) + ": " + c.Operation
-					vectors.Restore(t, s, g, c)
-					reply, err := run(s.Admin, g, c).Result()
-					if c.Error != "" {
-						require.ErrorContains(t, err, c.Error, about)
-					} else {
-						require.NoError(t, err, about)
-						require.Equal(t, c.Reply, numbers(reply), about)
-					}
-					vectors.Compare(t, s, g, c, about)
+					check(t, s, g, c, about)
 					if c.Result == nil || c.ID != "" && c.Beside.Before != nil { // what an id stands for is each library's own
 						continue
 					}
@@ -72,6 +66,31 @@ func TestScriptsDoWhatTheVectorsSay(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// check compares what the script does in a case.
+func check(t *testing.T, s *limitertest.Stage, g vectors.Group, c vectors.Case, about string) {
+	vectors.Restore(t, s, g, c)
+	reply, err := run(s.Admin, g, c).Result()
+	if c.Error != "" {
+		require.ErrorContains(t, err, c.Error, about)
+	} else {
+		require.NoError(t, err, about)
+		require.Equal(t, c.Reply, numbers(reply), about)
+	}
+	vectors.Compare(t, s, g, c, about)
+}
+
+// TestScriptsFollowRandomHistories compares every reply, state and TTL where the file has chosen cases only.
+func TestScriptsFollowRandomHistories(t *testing.T) {
+	s, rng := limitertest.OnMiniredis(t), model.Seeded(limitertest.Seed(t))
+	for range limitertest.Rounds(300, 2) {
+		for _, g := range vectors.Histories(rng, 40) {
+			for i, c := range g.Cases {
+				check(t, s, g, c, fmt.Sprintf("%s, case %d: %s of %v, %v at %d", g.Script, i, c.Operation, c.Before, c.Beside, c.Clock))
+			}
+		}
 	}
 }
 
