@@ -260,17 +260,22 @@ func TestASliceOfALogInTheState(t *testing.T) {
 		s.Advance(-25 * time.Millisecond) // before the slot of the last one
 		must(t)(l.TryAcquireN(ctx, "k", 100))
 		moved := start + 5_000 + 24_999
-		says(fmt.Sprintf("1000000/25000~%d/0", moved))
+		era := start + 50_000 // later than any instant that was used before
+		says(fmt.Sprintf("1000000/25000~%d/0%d", moved, era))
 		require.Equal(t, []int64{0}, operate(fmt.Sprintf("1g%d/77", first)), "the clock has stepped back")
-		require.Equal(t, []int64{24_999, 8, 24_999, 0, 12, moved, 79}, operate("8d1/1000000/1000000/79"))
-		says(fmt.Sprintf("1000000/25000~%d/79", moved))
-		require.Equal(t, []int64{8}, operate(fmt.Sprintf("8g%d/79", moved)))
+		require.Equal(t, []int64{24_999, 8, 24_999, 0, 12, moved, era}, operate("8d1/1000000/1000000/79"))
+		says(fmt.Sprintf("1000000/25000~%d/0%d", moved, era))
+		require.Equal(t, []int64{0}, operate(fmt.Sprintf("8g%d/79", moved)))
+		require.Equal(t, []int64{8}, operate(fmt.Sprintf("8g%d/%d", moved, era)))
 
 		s.Advance(1024 * time.Millisecond)
 		must(t)(l.TryAcquire(ctx, "k"))
-		says(fmt.Sprintf("1000000/25000~%d/79", moved))
+		says(fmt.Sprintf("1000000/25000~%d/0%d", moved, era))
 		s.Advance(time.Millisecond)
 		must(t)(l.TryAcquire(ctx, "k"))
-		says("1000000/25000") // no slice counts any more
+		says(fmt.Sprintf("1000000/25000~%d/0%d", era, era)) // no slice counts any more
+		s.Advance(20 * time.Millisecond)
+		must(t)(l.TryAcquire(ctx, "k"))
+		says("1000000/25000") // nor any instant of before the step
 	}
 }

@@ -21,9 +21,11 @@
 --          limiter that uses the key: its entries are kept until that instant, when
 --          the last permit that it took leaves its window. Then "~<instant>/<id>", if slices were
 --          taken: until when they may be spent, and of which of them permits come back
---          (slice). "!" at the end: all permits of
---          the last entry were given back. The limiter's own rule is in ARGV, so that one
---          comparison says that nobody else uses the key
+--          (slice); or "~<era>/0<era>": the server's clock stepped back, instants before that
+--          number are used again, and tickets of these have it (rewind, ticket). With slices
+--          it is "~<instant>/0<era>". "!" at the end: all permits of the last entry were given
+--          back. The limiter's own rule is in ARGV, so that one comparison says that nobody
+--          else uses the key
 -- Reply    the words of a run
 -- Words    requests allowed; microseconds from now to the last instant at which a
 --          permit was taken, this run's included; microseconds until the first denied
@@ -69,12 +71,13 @@ end
 --   repair, kept    the clock stepped back: the entries after number kept have to go
 --   forget          number of the entry that becomes entry 0
 --   text            the rule that an allowed call writes; said is the stored one
+--   era             0, or the clock has stepped back: instants up to this one are used again
 --   gone, others    the instants at which the state is no longer needed, and at which
 --                   nobody else needs it
 --   left, under     the last entry that has left the window: its number, its total
 --   alive           the instant of the entry after it
 -- needs: bounds budget call corrupt grain key longest mark now rule spare window
--- sets: alive base budget exists first forget gone instant last left newest oldest others present recent renew repair said slack slot stored text total under used
+-- sets: alive base budget era exists first forget gone instant last left newest oldest others present recent renew repair said slack slot stored text total under used
 
 -- <open>
 -- The rule (said), the last entry (instant, total), the total of entry 0 (base) and the
@@ -101,6 +104,7 @@ end
 local present, slot = now, now - now % grain + grain - 1
 local text, held, gone, others, newest, slack = rule, longest, instant + longest, 0, instant, spare
 local first, last -- see bounds
+local era = 0
 local renew, kept, repair, forget = false, 0, false, 0
 -- Others have used the key, or the clock is behind.
 if said ~= rule or instant > slot then
@@ -108,18 +112,19 @@ if said ~= rule or instant > slot then
   -- <rewind>
   -- The server's clock stepped back before the slot of the last entry: permits taken after
   -- that slot's present one count as taken in it. If slices may be out, they count as taken a slot
-  -- from now, beyond which none lasts; and nothing of them comes back, because instants are used again.
-  -- needs: bounds budget call coarse corrupt first instant kept key last mark more now oldest repair said signed
-  -- sets: budget first instant last more oldest repair said
+  -- from now, beyond which none lasts. Instants are used again now, so an era begins: see giveback.
+  -- needs: bounds budget call coarse corrupt era first instant kept key last lent mark now oldest repair said series signed
+  -- sets: budget era first instant last lent oldest repair said series
   if instant - coarse >= now and mark == '' and signed == '' then
     first, last = bounds(key)
     if not last then return {err = corrupt} end
+    local slices = lent and lent + 0 ~= era
+    era = math.max(instant, era) + 1
     instant = now - now % coarse + coarse - 1
-    if string.find(more, '~', 1, true) then
-      instant = now + coarse - 1
-      more = string.gsub(more, '~.*', string.format('~%d/0', instant))
-      said = string.gsub(said, '~.*', string.format('~%d/0', instant))
-    end
+    if slices then instant = now + coarse - 1 end
+    lent = string.format('%d', slices and instant or era)
+    series = string.format('0%d', era)
+    said = string.gsub(said, '~.*', '') .. '~' .. lent .. '/' .. series
     if oldest < instant then
       kept = 1
       local high = last
@@ -424,11 +429,11 @@ local fits = math.max(limit - used, 0)
 -- Only the last entry of a caller's clock stays as long as the clocks may be apart: without
 -- its instant, a clock that is behind would find the windows of that time unused again.
 -- If 512 entries or more came after the ticket's, nothing is given back: each takes 1 to 2 µs.
--- Of a slice, nothing is unless the state has its id.
--- needs: back bounds budget call corrupt exists gone key present rule said slack where which
+-- Of a slice, nothing is unless the state has its id. Of a ticket, unless it has the era of its instant.
+-- needs: back bounds budget call corrupt era exists gone key present rule said slack where which
 -- sets: budget given
 local given = 0
-if exists and (which + 0 == 0 or string.match(said, '~%d+/(%d+)') == which) then
+if exists and (which + 0 == (where + 0 > era and 0 or era) or string.match(said, '~%d+/0?(%d+)') == which) then
   local zero, number = bounds(key)
   local ends = call('HMGET', key, 'instant', 'total', 'base')
   local at, sum, read = ends[1] + 0, ends[2] + 0, 0

@@ -18,9 +18,11 @@
 --          limiter that uses the key: its entries are kept until that instant, when
 --          the last permit that it took leaves its window. Then "~<instant>/<id>", if slices were
 --          taken: until when they may be spent, and of which of them permits come back
---          (slice). "!" at the end: all permits of
---          the last entry were given back. The limiter's own rule is in ARGV, so that one
---          comparison says that nobody else uses the key
+--          (slice); or "~<era>/0<era>": the server's clock stepped back, instants before that
+--          number are used again, and tickets of these have it (rewind, ticket). With slices
+--          it is "~<instant>/0<era>". "!" at the end: all permits of the last entry were given
+--          back. The limiter's own rule is in ARGV, so that one comparison says that nobody
+--          else uses the key
 -- Reply    the words of a run
 -- Words    requests allowed; microseconds from now to the last instant at which a
 --          permit was taken, this run's included; microseconds until the first denied
@@ -57,18 +59,20 @@ local corrupt = 'CORRUPT no state of a log in a list'
 --   repair, kept    the clock stepped back: the entries after number kept have to go
 --   forget          number of the entry that becomes entry 0
 --   text            the rule that an allowed call writes; said is the stored one
+--   era             0, or the clock has stepped back: instants up to this one are used again
 --   gone, others    the instants at which the state is no longer needed, and at which
 --                   nobody else needs it
 --   left, under     the last entry that has left the window: its number, its total
 --   alive           the instant of the entry after it
 -- needs: budget call corrupt grain key longest mark now rule spare window
--- sets: alive base budget exists forget gone instant kept last left newest others present recent renew repair said slack slot stored text total under used
+-- sets: alive base budget era exists forget gone instant kept last left newest others present recent renew repair said slack slot stored text total under used
 
 -- <open/>
 
 local present, slot = now, now - now % grain + grain - 1
 local text, held, gone, others, newest, slack = rule, longest, instant + longest, 0, instant, spare
 local last
+local era = 0
 local renew, kept, repair, forget = false, 0, false, 0
 -- Others have used the key, or the clock is behind.
 if said ~= rule or instant > slot then

@@ -75,13 +75,13 @@ end
 
 -- <returns of log>
 -- One pass over the last 512 entries at most, which takes 1 to 2 µs each; what is in earlier entries stays, see giveback.
--- needs: budget call corrupt ended exists gone instant key leases present rule said slack
+-- needs: budget call corrupt ended era exists gone instant key leases present rule said slack
 -- sets: budget oldest
 local sums, oldest = {}, 2 ^ 53
 for i = 1, #ended, 2 do
-  local permits, where = string.match(ended[i], '^(%d+)/(%d+)/')
+  local permits, place, where = string.match(ended[i], '^(%d+)/((%d+)/%d+)/')
   if not permits then return {err = 'CORRUPT no tickets'} end
-  sums[where] = (sums[where] or 0) + permits
+  sums[place] = (sums[place] or 0) + permits
   oldest = math.min(oldest, where + 0)
   budget = budget - 2
 end
@@ -105,9 +105,10 @@ do
   budget = budget - #latest / 2
   -- From the first entry of a ticket on, the totals are less by what has come back.
   local from, given, rest, stays = nil, 0, {}, false
+  local again = string.format('/%d', era)
   for i = 2, #latest, 2 do
-    local own, here = latest[i + 1] - latest[i - 1], 0
-    if sums[latest[i]] then here = math.min(sums[latest[i]], own) end
+    local own = latest[i + 1] - latest[i - 1]
+    local here = math.min(sums[latest[i] .. (latest[i] + 0 > era and '/0' or again)] or 0, own)
     given = given + here
     if here > 0 then from = from or i end
     stays = i == #latest - 1 and here > 0 and here == own and string.find(said, '@', 1, true)
@@ -172,7 +173,7 @@ end
 -- When enough permits have left each window or come back: the first instant at which the permits of entries that have left,
 -- and of tickets that have ended and whose entries have not left, reach what is over. That sum never falls. Of more than 256
 -- tickets the call asks again when the last of these ends.
--- needs: allowed budget call corrupt exists key last leases now outstanding recent slot soon stored times
+-- needs: allowed budget call corrupt era exists key last leases now outstanding recent slot soon stored times
 -- sets: budget soon
 soon = 0
 if allowed < times and outstanding and exists then
@@ -190,14 +191,14 @@ if allowed < times and outstanding and exists then
   local far = 0 -- permits before that do not come back, see giveback
   if final > 510 then far = entry(final - 510) or 0 end
   for i = 1, #some, 2 do
-    local permits, where, lease = string.match(some[i], '^(%d+)/(%d+)/%d+/(%d+)/')
+    local permits, where, which, lease = string.match(some[i], '^(%d+)/(%d+)/(%d+)/(%d+)/')
     if not permits then return {err = 'CORRUPT no tickets'} end
     local at = math.max(some[i + 1] - now, 1)
     if at > lease + 0 then
       at = lease + 0
       redis.call('ZADD', leases, now + at, some[i])
     end
-    if where + 0 >= far and where + 0 <= recent then
+    if where + 0 >= far and where + 0 <= recent and which + 0 == (where + 0 > era and 0 or era) then
       tickets[#tickets + 1] = permits + 0
       ends[#tickets] = at
       places[#tickets] = where + 0
@@ -369,9 +370,10 @@ if full then allowed = 0 end
 -- </full>
 
 -- <full of log>
--- needs: allowed fresh old outstanding slot
+-- needs: allowed era fresh old outstanding slot
 -- sets: allowed full
-local full = (fresh or slot ~= old.where) and allowed > 0 and outstanding and outstanding >= 10000
+local another = fresh or slot ~= old.where or old.which ~= (slot > era and 0 or era)
+local full = another and allowed > 0 and outstanding and outstanding >= 10000
 if full then allowed = 0 end
 -- </full of log>
 

@@ -29,12 +29,13 @@ local out, size = {}, 0
 --   repair, kept    the clock stepped back: the entries after number kept have to go
 --   forget          number of the entry that becomes entry 0
 --   text            the rule that an allowed call writes; said is the stored one
+--   era             0, or the clock has stepped back: instants up to this one are used again
 --   gone, others    the instants at which the state is no longer needed, and at which
 --                   nobody else needs it
 --   left, under     the last entry that has left the window: its number, its total
 --   alive           the instant of the entry after it
 -- needs: budget call corrupt grain key longest mark now rule spare window
--- sets: alive base budget exists forget gone instant kept last left newest others present recent renew repair said slack slot stored text total under used
+-- sets: alive base budget era exists forget gone instant kept last left newest others present recent renew repair said slack slot stored text total under used
 
 -- <open>
 -- The last entry (instant, total), the rule (said), the total of entry 0 (base) and the
@@ -62,37 +63,42 @@ end
 local present, slot = now, now - now % grain + grain - 1
 local text, held, gone, others, newest, slack = rule, longest, instant + longest, 0, instant, spare
 local last
+local era = 0
 local renew, kept, repair, forget = false, 0, false, 0
 -- Others have used the key, or the clock is behind.
 if said ~= rule or instant > slot then
   -- <writer>
-  -- The rule that the state was written by, as far as it is another one.
-  -- needs: rule grain mark longest said corrupt
-  -- sets: theirs coarse signed more
-  local theirs, coarse, signed, more = longest, grain, mark, ''
+  -- The rule that the state was written by, as far as it is another one; what it says of slices (lent, series),
+  -- and of a clock that stepped back (era).
+  -- needs: era rule grain mark longest said corrupt
+  -- sets: theirs coarse signed more lent series era
+  local theirs, coarse, signed, more, lent, series = longest, grain, mark, '', nil, nil
   if said ~= rule then
     theirs, coarse, signed, more = string.match(said or '', '^([1-9]%d*)/([1-9]%d*)(@?)(.*)$')
     if not theirs then return {err = corrupt} end
     theirs = theirs + 0
     coarse = coarse + 0
+    lent, series = string.match(more, '~(%d+)/(%d+)')
+    era = tonumber(string.match(series or '', '^0(%d+)$') or 0)
   end
   -- </writer>
   -- <rewind>
   -- The server's clock stepped back before the slot of the last entry: permits taken after
   -- that slot's present one count as taken in it. If slices may be out, they count as taken a slot
-  -- from now, beyond which none lasts; and nothing of them comes back, because instants are used again.
-  -- needs: budget call coarse corrupt instant kept key last mark more now oldest repair said signed
-  -- sets: budget instant kept last more oldest repair said
+  -- from now, beyond which none lasts. Instants are used again now, so an era begins: see giveback.
+  -- needs: budget call coarse corrupt era instant kept key last lent mark now oldest repair said series signed
+  -- sets: budget era instant kept last lent oldest repair said series
   if instant - coarse >= now and mark == '' and signed == '' then
     local length = call('LLEN', key)
     if length < 4 or length % 2 == 1 then return {err = corrupt} end
     last = length / 2 - 1
+    local slices = lent and lent + 0 ~= era
+    era = math.max(instant, era) + 1
     instant = now - now % coarse + coarse - 1
-    if string.find(more, '~', 1, true) then
-      instant = now + coarse - 1
-      more = string.gsub(more, '~.*', string.format('~%d/0', instant))
-      said = string.gsub(said, '~.*', string.format('~%d/0', instant))
-    end
+    if slices then instant = now + coarse - 1 end
+    lent = string.format('%d', slices and instant or era)
+    series = string.format('0%d', era)
+    said = string.gsub(said, '~.*', '') .. '~' .. lent .. '/' .. series
     if oldest < instant then
       kept = 1
       local high = last
@@ -115,8 +121,8 @@ if said ~= rule or instant > slot then
   -- instant until that has come. If its slot has not even begun, a caller's clock is ahead
   -- of this one or this one is behind, and the call is decided as at the beginning of that
   -- slot. The stored rule still records when that slot began, and whose clock dated it.
-  -- needs: coarse gone grain held instant longest mark more newest now others present signed slack slot text theirs
-  -- sets: present slot text held gone others newest slack
+  -- needs: coarse era gone grain held instant lent longest mark more newest now others present series signed slack slot text theirs
+  -- sets: era present slot text held gone others newest slack
   if instant - coarse >= now and (mark == '@' or signed == '@') then
     present = instant - coarse + 1
     slot = present - present % grain + grain - 1
@@ -146,8 +152,12 @@ if said ~= rule or instant > slot then
     others = own
     beside = string.format(' %d/%d%s', theirs, own, beside)
   end
-  local lent, ends = string.match(more, '(~(%d+)/%d+)')
-  if ends and ends + held > present then beside = beside .. lent end -- see slice
+  if era > 0 and era + held <= present then era = 0 end
+  if lent and lent + held > present then -- see slice
+    beside = beside .. '~' .. lent .. '/' .. series
+  elseif era > 0 then
+    beside = beside .. string.format('~%d/0%d', era, era)
+  end
   text = text .. beside
   newest = math.min(instant, gone - longest) -- the full limit is back when the state is gone
   -- </others>

@@ -18,9 +18,11 @@
 --          limiter that uses the key: its entries are kept until that instant, when
 --          the last permit that it took leaves its window. Then "~<instant>/<id>", if slices were
 --          taken: until when they may be spent, and of which of them permits come back
---          (slice). "!" at the end: all permits of
---          the last entry were given back. The limiter's own rule is in ARGV, so that one
---          comparison says that nobody else uses the key
+--          (slice); or "~<era>/0<era>": the server's clock stepped back, instants before that
+--          number are used again, and tickets of these have it (rewind, ticket). With slices
+--          it is "~<instant>/0<era>". "!" at the end: all permits of the last entry were given
+--          back. The limiter's own rule is in ARGV, so that one comparison says that nobody
+--          else uses the key
 -- Reply    the words of a run
 -- Words    requests allowed; microseconds from now to the last instant at which a
 --          permit was taken, this run's included; microseconds until the first denied
@@ -57,12 +59,13 @@ local corrupt = 'CORRUPT no state of a log in a list'
 --   repair, kept    the clock stepped back: the entries after number kept have to go
 --   forget          number of the entry that becomes entry 0
 --   text            the rule that an allowed call writes; said is the stored one
+--   era             0, or the clock has stepped back: instants up to this one are used again
 --   gone, others    the instants at which the state is no longer needed, and at which
 --                   nobody else needs it
 --   left, under     the last entry that has left the window: its number, its total
 --   alive           the instant of the entry after it
 -- needs: budget call corrupt grain key longest mark now rule spare window
--- sets: alive base budget exists forget gone instant kept last left newest others present recent renew repair said slack slot stored text total under used
+-- sets: alive base budget era exists forget gone instant kept last left newest others present recent renew repair said slack slot stored text total under used
 
 -- <open>
 -- The last entry (instant, total), the rule (said), the total of entry 0 (base) and the
@@ -90,37 +93,42 @@ end
 local present, slot = now, now - now % grain + grain - 1
 local text, held, gone, others, newest, slack = rule, longest, instant + longest, 0, instant, spare
 local last
+local era = 0
 local renew, kept, repair, forget = false, 0, false, 0
 -- Others have used the key, or the clock is behind.
 if said ~= rule or instant > slot then
   -- <writer>
-  -- The rule that the state was written by, as far as it is another one.
-  -- needs: rule grain mark longest said corrupt
-  -- sets: theirs coarse signed more
-  local theirs, coarse, signed, more = longest, grain, mark, ''
+  -- The rule that the state was written by, as far as it is another one; what it says of slices (lent, series),
+  -- and of a clock that stepped back (era).
+  -- needs: era rule grain mark longest said corrupt
+  -- sets: theirs coarse signed more lent series era
+  local theirs, coarse, signed, more, lent, series = longest, grain, mark, '', nil, nil
   if said ~= rule then
     theirs, coarse, signed, more = string.match(said or '', '^([1-9]%d*)/([1-9]%d*)(@?)(.*)$')
     if not theirs then return {err = corrupt} end
     theirs = theirs + 0
     coarse = coarse + 0
+    lent, series = string.match(more, '~(%d+)/(%d+)')
+    era = tonumber(string.match(series or '', '^0(%d+)$') or 0)
   end
   -- </writer>
   -- <rewind>
   -- The server's clock stepped back before the slot of the last entry: permits taken after
   -- that slot's present one count as taken in it. If slices may be out, they count as taken a slot
-  -- from now, beyond which none lasts; and nothing of them comes back, because instants are used again.
-  -- needs: budget call coarse corrupt instant kept key last mark more now oldest repair said signed
-  -- sets: budget instant kept last more oldest repair said
+  -- from now, beyond which none lasts. Instants are used again now, so an era begins: see giveback.
+  -- needs: budget call coarse corrupt era instant kept key last lent mark now oldest repair said series signed
+  -- sets: budget era instant kept last lent oldest repair said series
   if instant - coarse >= now and mark == '' and signed == '' then
     local length = call('LLEN', key)
     if length < 4 or length % 2 == 1 then return {err = corrupt} end
     last = length / 2 - 1
+    local slices = lent and lent + 0 ~= era
+    era = math.max(instant, era) + 1
     instant = now - now % coarse + coarse - 1
-    if string.find(more, '~', 1, true) then
-      instant = now + coarse - 1
-      more = string.gsub(more, '~.*', string.format('~%d/0', instant))
-      said = string.gsub(said, '~.*', string.format('~%d/0', instant))
-    end
+    if slices then instant = now + coarse - 1 end
+    lent = string.format('%d', slices and instant or era)
+    series = string.format('0%d', era)
+    said = string.gsub(said, '~.*', '') .. '~' .. lent .. '/' .. series
     if oldest < instant then
       kept = 1
       local high = last
@@ -143,8 +151,8 @@ if said ~= rule or instant > slot then
   -- instant until that has come. If its slot has not even begun, a caller's clock is ahead
   -- of this one or this one is behind, and the call is decided as at the beginning of that
   -- slot. The stored rule still records when that slot began, and whose clock dated it.
-  -- needs: coarse gone grain held instant longest mark more newest now others present signed slack slot text theirs
-  -- sets: present slot text held gone others newest slack
+  -- needs: coarse era gone grain held instant lent longest mark more newest now others present series signed slack slot text theirs
+  -- sets: era present slot text held gone others newest slack
   if instant - coarse >= now and (mark == '@' or signed == '@') then
     present = instant - coarse + 1
     slot = present - present % grain + grain - 1
@@ -174,8 +182,12 @@ if said ~= rule or instant > slot then
     others = own
     beside = string.format(' %d/%d%s', theirs, own, beside)
   end
-  local lent, ends = string.match(more, '(~(%d+)/%d+)')
-  if ends and ends + held > present then beside = beside .. lent end -- see slice
+  if era > 0 and era + held <= present then era = 0 end
+  if lent and lent + held > present then -- see slice
+    beside = beside .. '~' .. lent .. '/' .. series
+  elseif era > 0 then
+    beside = beside .. string.format('~%d/0%d', era, era)
+  end
   text = text .. beside
   newest = math.min(instant, gone - longest) -- the full limit is back when the state is gone
   -- </others>
@@ -343,7 +355,7 @@ if allowed > 0 or repair then
   -- needs: base budget exists forget gone instant kept key present recent renew repair said slack slot stored text total
   -- sets: budget exists forget renew total
   if repair then
-    if string.find(said, '~', 1, true) then redis.call('LSET', key, '0', said) end
+    redis.call('LSET', key, '0', said)
     redis.call('LTRIM', key, '0', 2 * kept + 1)
     redis.call('RPUSH', key, string.format('%d', instant), string.format('%d', stored))
   end
@@ -442,25 +454,25 @@ end
 
 -- <slice>
 -- The state says until when slices may be spent, and of which of them permits may come back: of
--- those that have its id. That of the first slice is the id until the clock steps back (rewind).
--- needs: allowed id long out size slot text
+-- those that have its id. That of the first slice is the id until the clock steps back (rewind), and then the era.
+-- needs: allowed era id long out size slot text
 -- sets: text
 out[size + 1] = slot
 out[size + 2] = 0
 if allowed > 0 and long > 0 then
   local plain, known = string.match(text, '^([^~]*)~?%d*/?(%d*)$')
   if known ~= '' and known ~= '0' then id = known end
-  text = string.format('%s~%d/%s', plain, slot, id)
-  out[size + 2] = id + 0
+  text = string.format('%s~%d/%s', plain, slot == era and slot + 1 or slot, id) -- the era itself would say: no slices
+  out[size + 2] = era > 0 and era or id + 0
 end
 -- </slice>
 
 -- <ticket>
--- The instant of the entry.
--- needs: out size slot
+-- The instant of the entry, and the era if that instant is used again in it.
+-- needs: era out size slot
 -- sets:
 out[size + 1] = slot
-out[size + 2] = 0
+out[size + 2] = slot <= era and era or 0
 -- </ticket>
 
 -- <giveback>
@@ -468,11 +480,11 @@ out[size + 2] = 0
 -- Only the last entry of a caller's clock stays as long as the clocks may be apart: without
 -- its instant, a clock that is behind would find the windows of that time unused again.
 -- If 512 entries or more came after the ticket's, nothing is given back: each takes 1 to 2 µs.
--- Of a slice, nothing is unless the state has its id.
--- needs: back budget call corrupt exists gone instant key present rule said slack where which
+-- Of a slice, nothing is unless the state has its id. Of a ticket, unless it has the era of its instant.
+-- needs: back budget call corrupt era exists gone instant key present rule said slack where which
 -- sets: budget given
 local given = 0
-if exists and (which + 0 == 0 or string.match(said, '~%d+/(%d+)') == which) then
+if exists and (which + 0 == (where + 0 > era and 0 or era) or string.match(said, '~%d+/0?(%d+)') == which) then
   local entries, count, latest = 512, 3, nil -- entries is exact if there are one or two
   while true do -- the last entries, and the total before them
     latest = call('LRANGE', key, -2 * count - 1, '-1')

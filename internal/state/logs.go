@@ -18,7 +18,7 @@ type log struct {
 	instant, total, base, oldest int64
 }
 
-var logRule = regexp.MustCompile(`^([1-9]\d*)/([1-9]\d*)(@?)((?: \d+/\d+)*)(?:~(\d+)/\d+)?!?$`)
+var logRule = regexp.MustCompile(`^([1-9]\d*)/([1-9]\d*)(@?)((?: \d+/\d+)*)(?:~(\d+)/(0?)(\d+))?!?$`)
 
 // open reads the rule and the ends of a log. Entries up to edge have left the window; ok says whether the
 // ends show how many permits they had.
@@ -35,6 +35,7 @@ func (s *State) open(l log, now int64) (edge int64, ok bool) {
 	}
 	window, slot := n[0], n[1]
 	s.CallersClock = m[3] != ""
+	slices := m[5] != "" && (m[6] == "" || m[5] != m[7]) // else the mark says only that the server's clock has stepped back
 	s.Rule = Rule{Window: micros(window), Others: strings.Count(m[4], " ")}
 	if slot > 1 {
 		s.Rule.Slot = micros(slot)
@@ -45,12 +46,12 @@ func (s *State) open(l log, now int64) (edge int64, ok bool) {
 			present = l.instant - slot + 1
 		} else {
 			l.instant = now - now%slot + slot - 1
-			if m[5] != "" {
+			if slices {
 				l.instant = now + slot - 1
 			}
 		}
 	}
-	if ends, ok := numbers(m[5]); ok {
+	if ends, ok := numbers(m[5]); ok && slices {
 		s.Leased = micros(max(min(ends[0], l.instant)-present, 0))
 	}
 	edge = present - window

@@ -171,11 +171,14 @@ func TestSlicesOfLogs(t *testing.T) {
 	}{
 		{"1000000/25000~%d/77", start + 24_999, 1_014_999 * time.Microsecond, 14_999 * time.Microsecond},
 		{"1000000/25000@ 60000000/9000000000000000~%d/77!", start + 24_999, 1_014_999 * time.Microsecond, 14_999 * time.Microsecond},
-		{"1000000/25000~%d/77", start + 74_999, 1_024_999 * time.Microsecond, 24_999 * time.Microsecond}, // the clock stepped back
+		{"1000000/25000~%d/77", start + 74_999, 1_024_999 * time.Microsecond, 24_999 * time.Microsecond},                // the clock stepped back
+		{"1000000/25000~%d/01763670000100000", start + 74_999, 1_024_999 * time.Microsecond, 24_999 * time.Microsecond}, // for the second time
 		{"1000000/25000", start + 74_999, 1_014_999 * time.Microsecond, 0},
+		{"1000000/25000~1763670000100000/01763670000100000", start + 74_999, 1_014_999 * time.Microsecond, 0}, // no slices
+		{"1000000/25000~1763670000100000/01763670000100000", start + 24_999, 1_014_999 * time.Microsecond, 0},
 	} {
 		rule, last := tt.rule, strconv.FormatInt(tt.last, 10)
-		if strings.Contains(rule, "~") {
+		if strings.Contains(rule, "%d") {
 			rule = fmt.Sprintf(rule, tt.last)
 		}
 		require.NoError(t, s.Admin.FlushAll(t.Context()).Err())

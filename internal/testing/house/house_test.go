@@ -34,7 +34,7 @@ var capabilities = []struct {
 	{name: "leases", files: 3, lines: 506, names: 4, methods: 7, doc: 95, guides: 287, scripts: 543}, // with what others hold, the time that nothing in the background exceeds, hot keys of HTTP, figures of real processes and of a simulation, slices as long as costs nothing, and logs, whose scripts search and store once more
 	{name: "a hold by an id", lines: 226, methods: 3, doc: 44, guides: 29},
 	{name: "permits that come back without a ticket", methods: 5, doc: 21, guides: 4},
-	{name: "tickets that free themselves", files: 1, lines: 464, names: 2, methods: 5, doc: 68, guides: 88, scripts: 658}, // with what a process knows of the end of its window, when the server's clock steps back, and that too many of them are no outage
+	{name: "tickets that free themselves", files: 1, lines: 464, names: 2, methods: 5, doc: 68, guides: 88, scripts: 687}, // with what a process knows of the end of its window, when the server's clock steps back; the eras of logs; and that too many of them are no outage
 	{name: "a reservation of more than the burst", doc: 1, guides: 8},
 	{name: "a wait for a place", lines: 120, names: 1, doc: 22, guides: 23},
 	{name: "a gateway with budgets", guides: 10},         // what an estimate decides, and the mistakes of gateways

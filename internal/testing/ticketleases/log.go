@@ -8,6 +8,20 @@ const mostEntries = 5
 // An entry of a log has the permits of one slot, and is dated at its last tick.
 type entry struct{ at, n int8 }
 
+// An era begins when the server's clock steps back before the slot of the last entry. Instants up to at are used again in it, so
+// tickets of these have the era. One that begins at the same tick as the one before it is another one by its number.
+type era struct{ at, number int8 }
+
+func (e era) exists() bool { return e.number > 0 }
+
+// eraOf is the era that a ticket of a log has whose permits are dated at place, as the state says.
+func (w *World) eraOf(r *Rules, place int8) era {
+	if r.Eraless || place > w.era.at {
+		return era{}
+	}
+	return w.era
+}
+
 // slot is where a log dates permits that are taken now.
 func (w *World) slot(r *Rules) int8 {
 	if r.FromTheStart {
@@ -18,19 +32,25 @@ func (w *World) slot(r *Rules) int8 {
 
 // logRewind dates what was taken in later slots in this one: the server's clock stepped back.
 func (w *World) logRewind(r *Rules) {
-	slot, sum, kept := w.slot(r), int8(0), 0
+	slot, sum, kept, last := w.slot(r), int8(0), 0, int8(0)
 	for _, e := range w.entries {
 		if e.n > 0 && e.at > slot {
 			sum += e.n
+			last = e.at
 		} else if e.n > 0 {
 			w.entries[kept] = e
 			kept++
 		}
 	}
 	clear(w.entries[kept:])
-	if sum > 0 {
-		w.logWrite(r, sum)
+	if sum == 0 {
+		return
 	}
+	if !w.era.exists() || w.era.at < last {
+		w.era = era{last, 0}
+	}
+	w.era.number++
+	w.logWrite(r, sum)
 }
 
 // logWrite adds n permits, dated now.
@@ -77,27 +97,42 @@ func (w World) logRemaining(r *Rules) int {
 }
 
 // logGiveBack takes n permits off the entry of a ticket, if there still is one.
-func (w *World) logGiveBack(r *Rules, place, n int8) {
+func (w *World) logGiveBack(r *Rules, t member, n int8) {
+	if t.era != w.eraOf(r, t.place) {
+		return
+	}
 	for i := range w.entries {
 		e := &w.entries[i]
 		last := i == mostEntries-1 || w.entries[i+1].n == 0
-		if e.n == 0 || e.at != place && !(r.Anywhere && last) {
+		if e.n == 0 || e.at != t.place && !(r.Anywhere && last) {
 			continue
 		}
 		if e.n -= min(n, e.n); e.n == 0 {
 			copy(w.entries[i:], w.entries[i+1:])
 			w.entries[mostEntries-1] = entry{}
+			w.eraEnds(r)
 		}
 		return
 	}
 }
 
+func (r *Rules) longest() (span int8) {
+	for _, rule := range r.Windows {
+		span = max(span, rule.Span)
+	}
+	return span
+}
+
+// eraEnds drops an era whose last instant has left all windows, or which was dropped with the key.
+func (w *World) eraEnds(r *Rules) {
+	if w.era.at <= -r.longest() || w.entries[0].n == 0 {
+		w.era = era{}
+	}
+}
+
 // logPass drops entries and uses that have left all windows.
 func (w *World) logPass(r *Rules) {
-	longest := int8(0)
-	for _, rule := range r.Windows {
-		longest = max(longest, rule.Span)
-	}
+	longest := r.longest()
 	keeps := longest
 	if r.Shortest {
 		for _, rule := range r.Windows {
@@ -108,6 +143,7 @@ func (w *World) logPass(r *Rules) {
 		copy(w.entries[:], w.entries[1:])
 		w.entries[mostEntries-1] = entry{}
 	}
+	w.eraEnds(r)
 	for i := range w.uses {
 		if u := &w.uses[i]; u.at <= -longest-r.Slot {
 			*u = use{}

@@ -26,6 +26,7 @@ type Rules struct {
 	SettlesAgain bool // a settlement that was answered by an error is repeated
 	Shortest     bool // a log forgets what has left its shortest window
 	FromTheStart bool // permits are dated at the first tick of their slot
+	Eraless      bool // a log gives back to whatever was taken at the instant of a ticket
 }
 
 // rewound is the state as a call finds it. After the server's clock stepped back, a window begins now, with its count; a
@@ -105,7 +106,7 @@ func (w *World) opened(r *Rules) {
 // giveBack gives n permits of a ticket back.
 func (w *World) giveBack(r *Rules, t member, n int8) {
 	if r.Windows != nil {
-		w.logGiveBack(r, t.place, n)
+		w.logGiveBack(r, t, n)
 		return
 	}
 	if !w.key.exists {

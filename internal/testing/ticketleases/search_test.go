@@ -35,6 +35,9 @@ func list(change func(r *Rules)) *Rules {
 	})
 }
 
+// back is a log whose server's clock steps back.
+func back(r *Rules) { r.Windows, r.Limit, r.Lease, r.Steps = []Window{{2, 3}}, 2, 6, []int8{-1} }
+
 // TestNothingExceedsTheRule: with RATELIMIT_LONG=1 each history has a call more.
 func TestNothingExceedsTheRule(t *testing.T) {
 	for name, r := range map[string]*Rules{
@@ -81,20 +84,17 @@ func TestTheSearchFindsWhatOtherRulesBreak(t *testing.T) {
 		"permits go back to another window":        {window(func(r *Rules) { r.Span, r.Lease, r.Anywhere = 2, 3, true }), 3, 0},
 		"a settlement is repeated after an error":  {window(func(r *Rules) { r.Losses, r.SettlesAgain = true, true }), 0, 8},
 		// The right rule. By the microsecond, only windows that open at given times begin again like that.
-		"the clock steps back into a window that is over": {window(func(r *Rules) { r.Lease, r.Steps = 4, []int8{-5} }), 2, 0},
-		"a bucket gets back what it has refilled":         {bucket(func(r *Rules) { r.InFull = true }), 5, 0},
-		"a bucket, a late settlement":                     {bucket(func(r *Rules) { r.LateAsInTime = true }), 4, 0},
-		"a log, a late settlement":                        {log(func(r *Rules) { r.LateAsInTime = true }), 1, 0},
-		"a log joins the permits of two entries":          {log(func(r *Rules) { r.JoinsWindows = true }), 1, 2},
-		"a log gives back to another entry":               {log(func(r *Rules) { r.Anywhere = true }), 2, 0},
-		"a log forgets by its shortest window":            {log(func(r *Rules) { r.Shortest = true }), 3, 0},
-		"a list gives back to another entry":              {list(func(r *Rules) { r.Anywhere = true }), 3, 0},
-		"a sub-window leaves with its first tick":         {list(func(r *Rules) { r.FromTheStart = true }), 3, 0},
-		// The right rule. By the microsecond, the same instant has to be used again after the clock stepped back: then a settlement
-		// takes permits off those that were taken there.
-		"a log, the clock steps back": {log(func(r *Rules) {
-			r.Windows, r.Limit, r.Lease, r.Steps = []Window{{2, 3}}, 2, 6, []int8{-1}
-		}), 1, 0},
+		"the clock steps back into a window that is over":            {window(func(r *Rules) { r.Lease, r.Steps = 4, []int8{-5} }), 2, 0},
+		"a bucket gets back what it has refilled":                    {bucket(func(r *Rules) { r.InFull = true }), 5, 0},
+		"a bucket, a late settlement":                                {bucket(func(r *Rules) { r.LateAsInTime = true }), 4, 0},
+		"a log, a late settlement":                                   {log(func(r *Rules) { r.LateAsInTime = true }), 1, 0},
+		"a log joins the permits of two entries":                     {log(func(r *Rules) { r.JoinsWindows = true }), 1, 2},
+		"a log gives back to another entry":                          {log(func(r *Rules) { r.Anywhere = true }), 2, 0},
+		"a log forgets by its shortest window":                       {log(func(r *Rules) { r.Shortest = true }), 3, 0},
+		"a list gives back to another entry":                         {list(func(r *Rules) { r.Anywhere = true }), 3, 0},
+		"a sub-window leaves with its first tick":                    {list(func(r *Rules) { r.FromTheStart = true }), 3, 0},
+		"a log gives back to whatever has the instant of the ticket": {log(func(r *Rules) { back(r); r.Eraless = true }), 1, 0},
+		"the right rule of that log":                                 {log(back), 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

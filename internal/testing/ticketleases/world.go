@@ -14,6 +14,7 @@ type World struct {
 	held    [mostTickets]member // what processes know of theirs; a settled one is gone, ends is not used
 	uses    [mostUses]use       // in their order
 	entries [mostEntries]entry  // of a log, in their order
+	era     era                 // of a log
 	phase   int8                // ticks since the slot of a log began
 	debt    int8                // permits that were charged, and clocks that ran ahead: what may exceed a bucket's bound
 	Leak    int8                // permits that the key counts, and nobody took
@@ -32,6 +33,7 @@ type member struct {
 	n     int8
 	place int8 // a window's start, or the instant of a bucket's estimate
 	ends  int8
+	era   era // of a log
 
 	// Of what a process knows: permits of a window that is over, and that the ticket is gone. settled is what it does not
 	// know: a settlement whose reply was lost.
@@ -45,7 +47,9 @@ func (m member) name() member {
 	return m
 }
 
-func (m member) named(o member) bool { return m.id == o.id && m.n == o.n && m.place == o.place }
+func (m member) named(o member) bool {
+	return m.id == o.id && m.n == o.n && m.place == o.place && m.era == o.era
+}
 
 // A use is permits that count: of a ticket that is not settled, or of none.
 type use struct {
@@ -102,6 +106,7 @@ func (w *World) apply(r *Rules, m Move) (out Outcome, ok bool) {
 	case Step:
 		w.step(m.N)
 		w.turn(r, m.N)
+		w.eraEnds(r)
 		return out, true
 	case Forget:
 		if !w.forgets(r) {
@@ -128,7 +133,7 @@ func (w *World) apply(r *Rules, m Move) (out Outcome, ok bool) {
 		}
 		w.free(r)
 		if out.Allowed = w.take(r, m.N); out.Allowed {
-			t := member{id: id, n: m.N, place: w.placeOf(r), ends: r.Lease}
+			t := member{id: id, n: m.N, place: w.placeOf(r), ends: r.Lease, era: w.eraOf(r, w.placeOf(r))}
 			w.add(t)
 			w.use(use{n: m.N, ticket: id})
 			if m.Lost == Nothing {
@@ -159,7 +164,13 @@ func (w *World) apply(r *Rules, m Move) (out Outcome, ok bool) {
 
 // splits reports whether what a ticket takes more is a ticket of its own, because it is of another entry of a log.
 func (w *World) splits(r *Rules, of member) bool {
-	return r.Windows != nil && w.slot(r) != of.place && !r.JoinsWindows
+	if r.Windows == nil || r.JoinsWindows {
+		return false
+	}
+	after := *w
+	after.logRewind(r)
+	slot := w.slot(r)
+	return slot != of.place || after.eraOf(r, slot) != of.era
 }
 
 // more is also an Extend, which takes nothing.
@@ -181,7 +192,7 @@ func (w *World) more(r *Rules, m Move, of member) (out Outcome) {
 	if m.Op == More {
 		if out.Allowed = w.take(r, m.N); out.Allowed && w.splits(r, of) {
 			out.Split = true
-			part := member{id: w.unusedID(), n: m.N, place: w.placeOf(r), ends: r.Lease}
+			part := member{id: w.unusedID(), n: m.N, place: w.placeOf(r), ends: r.Lease, era: w.eraOf(r, w.placeOf(r))}
 			w.add(part)
 			w.use(use{n: m.N, ticket: part.id})
 			if m.Lost == Nothing {
@@ -423,9 +434,15 @@ func (w *World) shift(ticks int8) {
 			e.at = max(e.at+ticks, -100)
 		}
 	}
+	if w.era.exists() {
+		w.era.at = max(w.era.at+ticks, -100)
+	}
 	for _, all := range []*[mostTickets]member{&w.members, &w.held} {
 		for i := range all {
 			if m := &all[i]; m.id != 0 {
+				if m.era.exists() {
+					m.era.at = max(m.era.at+ticks, -100)
+				}
 				m.place = max(m.place+ticks, -100)
 				m.ends = max(m.ends+ticks, -100)
 			}

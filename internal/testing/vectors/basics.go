@@ -51,7 +51,10 @@ func logBasics() Group {
 		{6 * time.Second, "2e1", "The next sub-window: another entry. The ticket is its instant, and 0"},
 		{time.Second, "1x1", "Denied until the first entry has left the window"},
 		{time.Second, fmt.Sprintf("1g%d/0", int64(start)+11_999_999), "One permit of the ticket comes back: the total of its entry is less"},
-		{-7 * time.Second, "2x1", "The server's clock stepped back into the sub-window before: the later entry moves into it, though the call is denied"},
+		{-7 * time.Second, "2x1", "The server's clock stepped back into the sub-window before: the later entry moves into it, though the call is denied. An era begins, and the rule says so: instants before its number, that of the last entry and 1, are used again"},
+		{6 * time.Second, "1e1", "So the ticket of such an instant has the era"},
+		{0, fmt.Sprintf("1g%d/0", int64(start)+11_999_999), "A ticket from before the step gives nothing back: what is at its instant is somebody else's"},
+		{0, fmt.Sprintf("1g%d/%d", int64(start)+11_999_999, int64(start)+12_000_000), "One of this era does. The TTL stays"},
 		{68 * time.Second, "1x1", "All have left the window, and the key is gone"},
 	})
 	return g

@@ -18,6 +18,8 @@ type log struct {
 	base    int          // the total of entry 0
 	entries []model.Taken
 	spare   int64 // milliseconds
+	era     int64 // the number behind the last 0 of the rule, if the server's clock stepped back
+	coarse  int64 // the slot of the last entry, by the rule that dated it
 }
 
 func (l *log) model() model.Settler { return l.m }
@@ -105,10 +107,26 @@ func (l *log) allowed(words []int64, now int64, taken int, denied *model.Answer)
 // used is of all entries, of which a giveback takes some.
 func (l *log) used(int64) int64 { return int64(counted(l.m.State(), -1<<62)) }
 
-func (l *log) last() int64     { return 0 }
-func (l *log) which(int) int64 { return 0 }
+func (l *log) last() int64     { return l.which(0) }
+func (l *log) which(int) int64 { return l.eraOf(l.m.Place(0), l.era) }
 
-func (l *log) giveBack(now int64, n int, place, _ int64) { l.m.GiveBack(now, n, place) }
+// eraOf is what a ticket at place has in an era: instants up to that are used again in it.
+func (l *log) eraOf(place, era int64) int64 {
+	if place > era {
+		return 0
+	}
+	return era
+}
+
+func (l *log) giveBack(now int64, n int, place, which int64) {
+	era := l.era
+	if era+l.longest() <= l.at(now) {
+		era = 0
+	}
+	if which == l.eraOf(place, era) {
+		l.m.GiveBack(now, n, place)
+	}
+}
 
 func (l *log) write(now, old int64, back bool) (any, int64) {
 	entries := l.m.State()
@@ -118,6 +136,12 @@ func (l *log) write(now, old int64, back bool) (any, int64) {
 	}
 	last := entries[len(entries)-1].At
 	before := l.entries
+	switch n := len(before); {
+	case n > 0 && old > 0 && !back && l.coarse > 0 && before[n-1].At-l.coarse >= now:
+		l.era = max(before[n-1].At, l.era) + 1
+	case n == 0 || old == 0 || !back && l.era+l.longest() <= l.at(now):
+		l.era = 0
+	}
 	if n := len(before); n == 0 || old == 0 || !back && before[n-1].At < entries[0].At {
 		before, l.base, old = nil, 0, -1 // a new log
 	}
@@ -130,11 +154,16 @@ func (l *log) write(now, old int64, back bool) (any, int64) {
 	total := l.base
 	longest, slot, others := l.m.Rule()
 	rule := fmt.Sprintf("%d/%d", longest, slot)
+	l.coarse = slot
 	if l.m.DatedByCaller() {
+		l.coarse = 0 // its entries do not move
 		rule += "@"
 	}
 	for _, other := range others {
 		rule += fmt.Sprintf(" %d/%d", other[0], other[1])
+	}
+	if l.era > 0 {
+		rule += fmt.Sprintf("~%d/0%d", l.era, l.era)
 	}
 	if entries[len(entries)-1].N == 0 {
 		rule += "!"
@@ -149,7 +178,7 @@ func (l *log) write(now, old int64, back bool) (any, int64) {
 	case total == 0: // only the instant is needed, by callers whose clocks are behind
 		return list, 901 + l.spare
 	case back:
-		if before[len(before)-1].At == last { // the last permit is still there
+		if before[len(before)-1].At == last || l.era > 0 { // the last permit is still there, or the rule says more
 			return list, old
 		}
 		return list, max(ttl, 0) + 901
