@@ -124,9 +124,8 @@ func (c *conn) greet(callers uint32) error {
 	})
 }
 
-// ask lets callers ask until the end, and reads the last answers. Each takes every step-th request.
-func (c *conn) ask(callers []*caller, step int, begin, end time.Time) error {
-	_ = c.SetDeadline(end.Add(patience))
+// ask lets callers ask, and again while there is to be more, and reads the last answers. Each takes every step-th request.
+func (c *conn) ask(callers []*caller, step int, begin time.Time, more func(now time.Time) bool) error {
 	for _, one := range callers {
 		c.send(one, time.Now())
 	}
@@ -150,7 +149,7 @@ func (c *conn) ask(callers []*caller, step int, begin, end time.Time) error {
 		delete(c.asking, frame.Header().StreamID)
 		now := time.Now()
 		c.note(one, now.Sub(one.sent), one.sent.After(begin))
-		if one.next += step; now.Before(end) {
+		if one.next += step; more(now) {
 			c.send(one, now)
 		}
 	}

@@ -49,37 +49,50 @@ func (s *service) all() (n int64) {
 	return n
 }
 
-// asked lets callers ask a service for 100 ms.
-func asked(t *testing.T, s *service, callers int, opts ...grpc.ServerOption) (answers, error) {
+// asked lets callers ask a service until it was asked so many times.
+func asked(t *testing.T, s *service, callers int, most int64, begin time.Time, opts ...grpc.ServerOption) (answers, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	server := grpc.NewServer(opts...)
 	pb.RegisterRateLimitServiceServer(server, s)
 	go func() { _ = server.Serve(listener) }()
 	defer server.Stop()
-	l := load{domain: domain, key: "user", callers: callers, conns: 2, values: len(s.asked), time: 100 * time.Millisecond}
+	l := load{domain: domain, key: "user", callers: callers, conns: 2, values: len(s.asked)}
 	requests, err := l.requests()
 	require.NoError(t, err)
-	return l.once(listener.Addr().String(), requests)
+	return l.ask(listener.Addr().String(), requests, begin, time.Now().Add(time.Minute), func(time.Time) bool { return s.all() < most })
 }
 
 // TestEveryAnswerIsCounted: as often as the service was asked, with what it said, also when requests wait for the
-// connection's window. The values come one after the other.
+// connection's window. The values come one after the other. Only what was asked after the beginning is measured.
 func TestEveryAnswerIsCounted(t *testing.T) {
 	for _, callers := range []int{1, 64} {
-		s := &service{}
-		got, err := asked(t, s, callers)
-		require.NoError(t, err)
-		require.NoError(t, got.failure)
-		require.Zero(t, got.failed)
-		require.EqualValues(t, s.all(), got.good)
-		require.EqualValues(t, s.asked[1].Load()+s.asked[3].Load(), got.over)
-		require.NotEmpty(t, got.took)
-		require.Less(t, len(got.took), got.good, "the first tenth is not measured")
-		require.Positive(t, got.took[0])
-		require.IsNonDecreasing(t, got.took)
-		for i := range s.asked {
-			require.InDelta(t, float64(s.all())/4, s.asked[i].Load(), float64(callers))
+		for _, measured := range []bool{true, false} {
+			begin := time.Now()
+			if !measured {
+				begin = begin.Add(time.Hour)
+			}
+			s := &service{}
+			got, err := asked(t, s, callers, 1_000, begin)
+			require.NoError(t, err)
+			require.NoError(t, got.failure)
+			require.Zero(t, got.failed)
+			require.GreaterOrEqual(t, got.good, 1_000)
+			require.EqualValues(t, s.all(), got.good)
+			require.EqualValues(t, s.asked[1].Load()+s.asked[3].Load(), got.over)
+			for i := range s.asked {
+				require.Positive(t, s.asked[i].Load())
+				if callers == 1 {
+					require.EqualValues(t, 250, s.asked[i].Load())
+				}
+			}
+			if !measured {
+				require.Empty(t, got.took)
+				continue
+			}
+			require.Len(t, got.took, got.good)
+			require.Positive(t, got.took[0])
+			require.IsNonDecreasing(t, got.took)
 		}
 	}
 }
@@ -100,7 +113,7 @@ func TestWhatIsNoDecisionFails(t *testing.T) {
 		}, "not an answer to one descriptor: 00000000021200"},
 	} {
 		s := &service{good: 10, other: c.other}
-		got, err := asked(t, s, 4)
+		got, err := asked(t, s, 4, 20, time.Now())
 		require.NoError(t, err)
 		require.EqualError(t, got.failure, c.want)
 		require.Equal(t, 10, got.good)
@@ -110,9 +123,10 @@ func TestWhatIsNoDecisionFails(t *testing.T) {
 
 // TestAServiceThatCannotTakeAllCallers: it is said which setting is too small.
 func TestAServiceThatCannotTakeAllCallers(t *testing.T) {
-	_, err := asked(t, &service{}, 8, grpc.MaxConcurrentStreams(4))
+	got, err := asked(t, &service{}, 8, 1, time.Now(), grpc.MaxConcurrentStreams(4))
 	require.NoError(t, err)
-	_, err = asked(t, &service{}, 8, grpc.MaxConcurrentStreams(3))
+	require.Equal(t, 8, got.good)
+	_, err = asked(t, &service{}, 8, 1, time.Now(), grpc.MaxConcurrentStreams(3))
 	require.EqualError(t, err, "the service has [MAX_CONCURRENT_STREAMS = 3]; the callers need 4")
 }
 

@@ -213,6 +213,13 @@ func (l load) requests() ([][]byte, error) {
 
 // once asks a service for a while, after a tenth of that time in which nothing is measured.
 func (l load) once(address string, requests [][]byte) (answers, error) {
+	begin := time.Now().Add(l.time / 10)
+	end := begin.Add(l.time)
+	return l.ask(address, requests, begin, end.Add(patience), func(now time.Time) bool { return now.Before(end) })
+}
+
+// ask asks a service, until a deadline at most. A caller that has an answer asks again if there is to be more.
+func (l load) ask(address string, requests [][]byte, begin, deadline time.Time, more func(now time.Time) bool) (answers, error) {
 	callers := make([][]*caller, min(l.conns, l.callers)) // by their connections
 	for i := range l.callers {
 		on := &callers[i%len(callers)]
@@ -225,12 +232,12 @@ func (l load) once(address string, requests [][]byte) (answers, error) {
 			return answers{}, err
 		}
 		defer conns[i].Close()
+		_ = conns[i].SetDeadline(deadline)
 	}
-	begin := time.Now().Add(l.time / 10)
 	failures := make([]error, len(conns))
 	var running sync.WaitGroup
 	for i, c := range conns {
-		running.Go(func() { failures[i] = c.ask(callers[i], l.callers, begin, begin.Add(l.time)) })
+		running.Go(func() { failures[i] = c.ask(callers[i], l.callers, begin, more) })
 	}
 	running.Wait()
 	var sum answers
