@@ -101,3 +101,35 @@ func TestSeveralLimitsWhileTheirSlotMoves(t *testing.T) {
 	require.NoError(t, take())
 	left(5, 5)
 }
+
+// TestAKeyThatIsNotThereWhileItsSlotMoves: Redis does not know whether a missing key has moved, so a call with one of several
+// keys is refused until the slot has moved, even if nobody has used the key before.
+func TestAKeyThatIsNotThereWhileItsSlotMoves(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t)
+	client := cluster.Client(t)
+	plain := ratelimit.Must(ratelimit.NewFixedWindow(client, 10, aDay, ratelimit.WithName("plain")))
+	tickets := ratelimit.Must(ratelimit.NewFixedWindow(client, 10, aDay, ratelimit.WithName("tickets"), ratelimit.WithTicketLease(time.Minute)))
+	fair := ratelimit.Must(ratelimit.NewFairTokenBucket(client, ratelimit.PerSecond(10), 10))
+	must(t)(tickets.TryAcquire(ctx, "{hot}:old")) // there are no tickets beside it
+	migration := cluster.BeginMigration(cluster.Slot("{hot}"), cluster.AddEmptyMaster())
+	refused := func(err error) { require.True(t, redis.HasErrorPrefix(err, "TRYAGAIN"), "%v", err) }
+	for _, key := range []string{"{hot}:old", "{hot}:new"} {
+		_, err := tickets.TryAcquire(ctx, key)
+		refused(err)
+		_, err = ratelimit.TryAcquireOnce(ctx, "id", time.Minute, ratelimit.ClaimOf(plain, key, 1))
+		refused(err)
+		_, err = fair.TryAcquire(ctx, key)
+		refused(err)
+		_, err = plain.TryAcquire(ctx, key)
+		require.NoError(t, err)
+	}
+	migration.MoveKeys()
+	migration.Finish()
+	require.Equal(t, 8, must(t)(tickets.TryAcquire(ctx, "{hot}:old")).Remaining)
+	require.Equal(t, 9, must(t)(tickets.TryAcquire(ctx, "{hot}:new")).Remaining)
+	r, err := ratelimit.TryAcquireOnce(ctx, "id", time.Minute, ratelimit.ClaimOf(plain, "{hot}:new", 1))
+	require.NoError(t, err)
+	require.False(t, r.Repeated)
+	require.Equal(t, 8, r.Remaining)
+}
