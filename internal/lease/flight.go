@@ -82,27 +82,7 @@ func (f *Flight) Landed(r Reply, now Instant) (unused Unused) {
 		k.of.Store(int64(r.Of))
 	}
 	if left > 0 && r.Lasts > 0 {
-		s := &slice{
-			n: left, from: now.Mono, ends: f.sent.add(r.Lasts - r.Lasts/1000), place: r.Ticket, of: r.Of, spare: left,
-		}
-		s.left.Store(left)
-		s.early.Store(left / 4)
-		window := f.table.rule.Window && f.table.rule.Slot == 0
-		if window {
-			s.until = f.sent.add(r.ResetAfter)
-		}
-		if !f.table.rule.Window {
-			k.bound(f.table.rule.spare(r))
-		}
-		if deleted := f.resets != k.resets; deleted || k.gone {
-			// A window that has begun again could be taken for the one that was deleted, and its count would fall. The others
-			// have an id in the ticket.
-			if u := s.close(); s.returnable(u) && !(deleted && window) {
-				unused = u
-			}
-		} else {
-			k.add(s)
-		}
+		unused = f.bring(left, r, now)
 	}
 	k.full.Store(int64(f.sent.Mono + r.ResetAfter))
 	if !f.table.rule.Window {
@@ -130,6 +110,32 @@ func (f *Flight) Landed(r Reply, now Instant) (unused Unused) {
 	f.outcome.RetryAfter, f.outcome.ResetAfter = denied.RetryAfter, denied.ResetAfter
 	f.end()
 	return unused
+}
+
+// bring makes a slice of n permits of the reply, or returns those that nobody can spend.
+func (f *Flight) bring(n int64, r Reply, now Instant) Unused {
+	k := f.key
+	s := &slice{n: n, from: now.Mono, ends: f.sent.add(r.Lasts - r.Lasts/1000), place: r.Ticket, of: r.Of, spare: n}
+	s.left.Store(n)
+	s.early.Store(n / 4)
+	window := f.table.rule.Window && f.table.rule.Slot == 0
+	if window {
+		s.until = f.sent.add(r.ResetAfter)
+	}
+	if !f.table.rule.Window {
+		k.bound(f.table.rule.spare(r))
+	}
+	deleted := f.resets != k.resets
+	if !deleted && !k.gone {
+		k.add(s)
+		return Unused{}
+	}
+	// A window that has begun again could be taken for the one that was deleted, and its count would fall. The others
+	// have an id in the ticket.
+	if u := s.close(); s.returnable(u) && !(deleted && window) {
+		return u
+	}
+	return Unused{}
 }
 
 // spare is how many permits were missing before a slice was taken, beyond those that had to be missing because they are

@@ -18,7 +18,7 @@ type Limit struct {
 	States unique.Handle[string]
 }
 
-// A place in a batch is found by the key of a call.
+// A lastKey is the key of a call, by which its place in a batch is found.
 type lastKey struct {
 	states unique.Handle[string]
 	key    string
