@@ -334,12 +334,45 @@ func TestHeaders(t *testing.T) {
 		require.Equal(t, "RateLimit-Limit=15 RateLimit-Remaining=0 RateLimit-Reset=3580 Retry-After=3580", ask(request(15, "user=42", "all=1")))
 		require.Equal(t, "", ask(request(1, "unknown=1", "user=staff")))
 	})
+	files := func() ([]Source, error) {
+		return []Source{{"f", []byte(`domain: shop
+descriptors:
+  - {key: month, quota_mode: true, rate_limit: {unit: month, requests_per_unit: 1}}
+  - {key: day, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 1}}
+  - {key: other, quota_mode: true, rate_limit: {unit: year, requests_per_unit: 9}}
+  - {key: user, rate_limit: {unit: minute, requests_per_unit: 1}}
+  - {key: all, rate_limit: {unit: hour, requests_per_unit: 1}}`)}}, nil
+	}
+	onStage(t, Options{Headers: true, Files: files}, func(t *testing.T, s stage) {
+		reset := func(descriptors ...string) string {
+			answer, err := s.ShouldRateLimit(t.Context(), request(1, descriptors...))
+			require.NoError(t, err)
+			for _, h := range answer.GetResponseHeadersToAdd() {
+				if h.GetKey() == "Retry-After" {
+					return h.GetValue()
+				}
+			}
+			return ""
+		}
+		require.Empty(t, reset("month=1", "other=1"))
+		require.Empty(t, reset("user=1"))
+		require.Equal(t, "60", reset("month=1", "other=1", "user=1"), "a quota that is used up denies nothing on its own")
+		require.Equal(t, "60", reset("user=1", "month=1", "other=1"))
+		require.Empty(t, reset("day=1"))
+		require.Equal(t, "86400", reset("month=1", "day=1"), "all quotas deny together, and the first one to come back allows")
+		require.Empty(t, reset("all=1"))
+		require.Equal(t, "3600", reset("user=1", "all=1"), "of those that deny the last one to come back")
+		require.Equal(t, "3600", reset("all=1", "month=1", "user=1", "other=1"))
+	})
 }
 
 func TestGlobalShadowMode(t *testing.T) {
-	onStage(t, Options{Shadow: true}, func(t *testing.T, s stage) {
+	onStage(t, Options{Shadow: true, Headers: true}, func(t *testing.T, s stage) {
 		s.expect("OK | OVER 0 of 10/minute, 1m0s", request(11, "user=42"))
 		require.EqualValues(t, 1, s.stats.shadowed.Load())
+		answer, err := s.ShouldRateLimit(t.Context(), request(11, "user=42"))
+		require.NoError(t, err)
+		require.Len(t, answer.GetResponseHeadersToAdd(), 3, "a client that is not denied has no Retry-After")
 	})
 }
 

@@ -183,30 +183,38 @@ func (s *Service) answer(ctx context.Context, r *pb.RateLimitRequest) (*pb.RateL
 		answer.Statuses[i] = all[i].status(now)
 		s.stats.note(&all[i])
 	}
+	if over && s.options.Shadow {
+		answer.OverallCode = pb.RateLimitResponse_OK
+		s.stats.shadowed.Add(1)
+	}
 	if s.options.Headers {
 		answer.ResponseHeadersToAdd = headers(all, answer)
 	}
 	if s.options.Metadata {
 		answer.DynamicMetadata = dynamicMetadata(r, all, answer)
 	}
-	if over && s.options.Shadow {
-		answer.OverallCode = pb.RateLimitResponse_OK
-		s.stats.shadowed.Add(1)
-	}
 	return answer, all, nil
 }
 
-// headers tell the client of the descriptor that denies, or else of that which has the least left.
+// headers tell the client of the descriptor that denies for longest, or else of that which has the least left. Quotas deny only
+// together, so of these the first one to come back counts.
 func headers(all []descriptor, answer *pb.RateLimitResponse) []*core.HeaderValue {
 	var governs *pb.RateLimitResponse_DescriptorStatus
+	denied := false // by governs
 	for i, s := range answer.GetStatuses() {
-		switch {
-		case s.GetCurrentLimit() == nil:
-		case governs == nil, s.GetCode() == pb.RateLimitResponse_OVER_LIMIT && all[i].enforced() && longer(s, governs):
-			governs = s
-		case governs.GetCode() != pb.RateLimitResponse_OVER_LIMIT && s.GetLimitRemaining() < governs.GetLimitRemaining():
-			governs = s
+		if s.GetCurrentLimit() == nil {
+			continue
 		}
+		denies, left := s.GetCode() == pb.RateLimitResponse_OVER_LIMIT && all[i].enforced(), s.GetLimitRemaining()
+		after := s.GetDurationUntilReset().GetSeconds() - governs.GetDurationUntilReset().GetSeconds()
+		switch {
+		case governs == nil, denies && !denied, denies && after > 0:
+		case denies || denied || left > governs.GetLimitRemaining():
+			continue
+		case left == governs.GetLimitRemaining() && (s.GetCode() != pb.RateLimitResponse_OVER_LIMIT || after >= 0):
+			continue
+		}
+		governs, denied = s, denies
 	}
 	if governs == nil {
 		return nil
@@ -221,9 +229,4 @@ func headers(all []descriptor, answer *pb.RateLimitResponse) []*core.HeaderValue
 		list = append(list, &core.HeaderValue{Key: "Retry-After", Value: reset})
 	}
 	return list
-}
-
-// longer reports whether a denies, and for longer than b.
-func longer(a, b *pb.RateLimitResponse_DescriptorStatus) bool {
-	return b.GetCode() != pb.RateLimitResponse_OVER_LIMIT || a.GetDurationUntilReset().AsDuration() > b.GetDurationUntilReset().AsDuration()
 }
