@@ -639,28 +639,51 @@ func TestALostReplyOfATicket(t *testing.T) {
 // TestLeasesOfOneExecution: each ticket has the lease of its own limiter, and its key lives as long, in whatever order an execution
 // decides them.
 func TestLeasesOfOneExecution(t *testing.T) {
-	leases := []time.Duration{time.Minute, time.Hour, time.Minute, 2 * time.Hour}
+	bucket := func(c ratelimit.Client, opts ...ratelimit.Option) (ratelimit.Limiter, error) {
+		return ratelimit.NewTokenBucket(c, ratelimit.PerSecond(1), 10, opts...)
+	}
+	exact := func(c ratelimit.Client, opts ...ratelimit.Option) (ratelimit.Limiter, error) {
+		return bucket(c, append(opts, ratelimit.WithExactReturns())...)
+	}
+	month := func(c ratelimit.Client, opts ...ratelimit.Option) (ratelimit.Limiter, error) {
+		return ratelimit.NewCalendarWindow(c, 10, ratelimit.Monthly(1, time.UTC), opts...)
+	}
+	// One and the next have the lease in common, or the instant and the number behind it, or one of them.
+	tickets := []struct {
+		build func(ratelimit.Client, ...ratelimit.Option) (ratelimit.Limiter, error)
+		which string
+		lease time.Duration
+	}{{bucket, "0", time.Minute}, {bucket, "0", time.Hour}, {bucket, "0", time.Minute}, {bucket, "0", 2 * time.Hour},
+		{exact, "1", 2 * time.Hour}, {bucket, "0", 2 * time.Hour}, {month, "0", 2 * time.Hour}, {bucket, "0", 2 * time.Hour}}
 	for server, open := range onceStages {
 		t.Run(server, func(t *testing.T) {
 			s := open(t)
 			var claims []ratelimit.Claim
-			for i, lease := range leases {
-				l, err := ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(1), 10,
-					append(s.Opts, ratelimit.WithTicketLease(lease), ratelimit.WithName(fmt.Sprint(i)))...)
+			for i, of := range tickets {
+				l, err := of.build(s.Client, append(s.Opts, ratelimit.WithTicketLease(of.lease), ratelimit.WithName(fmt.Sprint(i)))...)
 				require.NoError(t, err)
 				claims = append(claims, ratelimit.ClaimOf(l, "k", 1).Estimate())
 			}
 			all, err := ratelimit.TryAcquireAll(ctx, claims...)
 			require.NoError(t, err)
 			require.True(t, all.Allowed)
-			var began []float64
-			for i, lease := range leases {
-				key := fmt.Sprintf("*:%d*tickets*", i)
-				key = s.Admin.Keys(ctx, key).Val()[0]
-				began = append(began, s.Admin.ZRangeWithScores(ctx, key, 0, -1).Val()[0].Score-float64(lease.Microseconds()))
-				require.InDelta(t, (lease + 954*time.Millisecond).Seconds(), s.Admin.PTTL(ctx, key).Val().Seconds(), 10, key)
+			var now int64
+			for i, of := range tickets {
+				key := s.Admin.Keys(ctx, fmt.Sprintf("*:%d:*tickets*", i)).Val()[0]
+				ticket := s.Admin.ZRangeWithScores(ctx, key, 0, -1).Val()[0]
+				if i == 0 {
+					now = int64(ticket.Score) - of.lease.Microseconds()
+				}
+				require.Equal(t, now+of.lease.Microseconds(), int64(ticket.Score), key)
+				where, kept := now, of.lease
+				if i == 6 {
+					at := time.UnixMicro(now).UTC()
+					end := time.Date(at.Year(), at.Month()+1, 1, 0, 0, 0, 0, time.UTC)
+					where, kept = end.UnixMicro(), max(of.lease, end.Sub(at))
+				}
+				require.Regexp(t, fmt.Sprintf(`^1/%d/%s/%d/\w{16}$`, where, of.which, of.lease.Microseconds()), ticket.Member)
+				require.InDelta(t, (kept + 954*time.Millisecond).Seconds(), s.Admin.PTTL(ctx, key).Val().Seconds(), 10, key)
 			}
-			require.Equal(t, []float64{began[0], began[0], began[0], began[0]}, began)
 		})
 	}
 }

@@ -11,11 +11,11 @@
 -- beside has the key of the tickets of each key; and the texts of numbers that many keys of an execution have in common, as
 -- a format costs as much as a command. No key has the name of one of these: each has a colon.
 -- needs:
--- sets: KEYS beside
-local sent, KEYS, beside = KEYS, {}, {}
-for i = 1, #sent / 2 do
-  KEYS[i] = sent[i]
-  beside[sent[i]] = sent[#sent / 2 + i]
+-- sets: beside
+local keys, beside = #KEYS / 2, {}
+for i = 1, keys do
+  beside[KEYS[i]] = KEYS[keys + i]
+  KEYS[keys + i] = nil -- a second table would cost each key a fifth of a command
 end
 -- </limits>
 
@@ -33,8 +33,8 @@ end
 local leases, outstanding, lasting, soon, first = beside[key], false, 0, 0
 if call == redis.pcall and not beside.settles then
   local held = call('ZCARD', leases)
-  if type(held) == 'table' then return held end
-  if held > 0 then
+  if held ~= 0 then
+    if type(held) == 'table' then return held end
     beside.now = beside.now or string.format('%d', now)
     local over = call('ZCOUNT', leases, '-inf', beside.now) -- a third of what it costs to read the first one
     if type(over) == 'table' then return over end
@@ -395,19 +395,19 @@ if allowed > 0 then
   end
   out[size + 1] = where
   out[size + 2] = which
-  -- A number costs Redis more than its text, and a format more than to join texts; total has less than 14 digits.
-  local place
-  if how == '2' and where == now then
-    beside.now = beside.now or string.format('%d', now)
-    place = beside.now .. '/0'
-  else
-    place = string.format('%d/%d', where, which)
-  end
+  -- A number costs Redis more than its text, and a format more than to join texts, of which most keys of an execution have two in
+  -- common; total has less than 14 digits.
   if lease ~= beside.lease then
     beside.lease = lease
     beside.ends = string.format('%d', now + lease)
+    beside.where = nil
   end
-  redis.call('ZADD', leases, beside.ends, total .. '/' .. place .. '/' .. lease .. '/' .. id)
+  if where ~= beside.where or which ~= beside.which then
+    beside.where = where
+    beside.which = which
+    beside.place = string.format('/%d/%d/%s/', where, which, lease)
+  end
+  redis.call('ZADD', leases, beside.ends, total .. beside.place .. id)
   first = first or not outstanding
   outstanding = true
   lasting = lease / 1000
@@ -428,10 +428,12 @@ if fresh then
   lease = which
   id, stop = string.match(operations, '^/(%w+),?()', stop)
 elseif kind == 'u' then
-  local of, rest, where, by, further = which, string.match(operations, '^(/(%d+)/(%d+)/[^,]*),?()', stop)
-  stop = further
-  local found = call('ZREM', tickets, of .. rest)
-  if type(found) == 'table' then return found end
+  local of, ends = which, string.find(operations, ',', stop, true) or #operations + 1
+  local where, by = string.match(operations, '^/(%d+)/(%d+)/', stop)
+  if not by then return {err = 'ERR no operation'} end
+  local found = call('ZREM', tickets, string.sub(operations, stop - #of, ends - 1))
+  if found ~= 1 and found ~= 0 then return found end
+  stop = ends + 1
   local more = permits - found * of
   size = size + 1
   if found == 1 and more < 0 then
