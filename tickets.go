@@ -65,7 +65,8 @@ func (a algorithm) withTickets(s *settings) (algorithm, error) {
 	of := scripts.WithTickets(a.scripts.Name)
 	if of == nil {
 		if a.scripts.Name != "bucket" && a.scripts.Name != "steppedbucket" {
-			return a, invalidConfig("WithTicketLease: the storages Hash and ZSet have no tickets with a lease; use the storage List, or a sliding log")
+			return a, invalidConfig("WithTicketLease: the storages Hash and ZSet have no tickets with a lease; " +
+				"use the storage List, which counts as Hash does, or NewSlidingLog with one rule, which is exact as ZSet is")
 		}
 		return a, invalidConfig("WithTicketLease: the bucket refills in steps, or one number does not hold its state; " +
 			"use a smaller burst, or a rate of fewer permits in a shorter period, and leave WithRefillEvery out")

@@ -781,7 +781,7 @@ func TestWhatTicketsWithALeaseDoNotGoWith(t *testing.T) {
 			_, err := ratelimit.NewTokenBucket(c, ratelimit.PerSecond(1), 1, lease, ratelimit.WithRefillEvery(time.Second))
 			return err
 		},
-		"WithTicketLease: the storages Hash and ZSet have no tickets with a lease; use the storage List, or a sliding log": func() error {
+		"WithTicketLease: the storages Hash and ZSet have no tickets with a lease; use the storage List, which counts as Hash does, or NewSlidingLog with one rule, which is exact as ZSet is": func() error {
 			_, err := ratelimit.NewSlidingWindow(c, 1, time.Second, lease, ratelimit.WithStorage(ratelimit.StorageHash))
 			return err
 		},
