@@ -85,7 +85,7 @@ func Run(ctx context.Context, c redis.UniversalClient, o Options, on Listeners, 
 		if l.Listener == nil {
 			continue
 		}
-		server := &http.Server{Handler: l.handler, ReadHeaderTimeout: 10 * time.Second}
+		server := &http.Server{Handler: l.handler, ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn)}
 		servers = append(servers, server)
 		working.Go(func() {
 			if err := server.Serve(l.Listener); !errors.Is(err, http.ErrServerClosed) {

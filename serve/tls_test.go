@@ -10,8 +10,10 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"io"
 	"log/slog"
 	"math/big"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -111,11 +113,22 @@ func TestTLS(t *testing.T) {
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- Run(ctx, ratelimittest.New(t).Client(), Options{}, on, quiet) }()
+	var served logged
+	go func() {
+		ended <- Run(ctx, ratelimittest.New(t).Client(), Options{}, on, slog.New(slog.NewTextHandler(&served, nil)))
+	}()
 	defer func() {
 		stop()
 		require.NoError(t, <-ended)
 	}()
+
+	plain, err := net.Dial("tcp", on.HTTP.Addr().String())
+	require.NoError(t, err)
+	_, err = plain.Write([]byte("no handshake"))
+	require.NoError(t, err)
+	_, _ = io.Copy(io.Discard, plain)
+	require.NoError(t, plain.Close())
+	require.Equal(t, 1, served.count(`level=WARN msg="http: TLS handshake error from `), "in the log, as all else")
 
 	roots := x509.NewCertPool()
 	require.True(t, roots.AppendCertsFromPEM(servers.pem))
