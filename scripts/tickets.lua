@@ -5,6 +5,9 @@
 -- KEYS     behind the key, or all keys, that of the tickets of each
 -- State    of the tickets: a sorted set with a member for each, "<permits>/<where>/<which>/<lease>/<id>", whose score is the
 --          instant at which the lease ends. where and which are what the block giveback needs
+--          A string of few tickets would save a twentieth of an estimate and its settlement, with a second way for each
+--          block. Tickets in the state of the key would save less than they seem to: a settlement then always writes the
+--          state, and every limiter of the key has to keep them.
 -- Words    one more than the algorithm's: microseconds until tickets that end make room for the denied request, 0 if none do
 
 -- <limits>
