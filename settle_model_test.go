@@ -108,7 +108,7 @@ func TestSettlingDecidesAsTheModels(t *testing.T) {
 				}
 				actual := []int{0, held.n - 1, rng.IntN(held.n + 1), held.n, held.n + 1, held.n + 1 + rng.IntN(held.n)}[rng.IntN(6)]
 				at += fmt.Sprintf(", settle %d of %d from %d", actual, held.n, held.place)
-				err := held.Settle(ctx, actual)
+				err := held.ByTheServersClock().Settle(ctx, actual)
 				if errors.Is(err, ratelimit.ErrTooMuchDebt) {
 					tooMuch(actual - held.n)
 					continue

@@ -259,7 +259,7 @@ func runTickets(t *testing.T, s *limitertest.Stage, rng *rand.Rand, at string) {
 			if of.freed && actual > of.gone || !of.freed && actual > of.n { // what gives back leaves the others to later calls
 				w.free()
 			}
-			err := of.Settle(ctx, actual)
+			err := of.ByTheServersClock().Settle(ctx, actual)
 			w.gone(of, err)
 			if of.freed {
 				require.ErrorIs(t, err, ratelimit.ErrLeaseLost, log)
