@@ -12,10 +12,12 @@ import (
 )
 
 // A queue sends the calls for one server. While few calls are in flight, a call is sent
-// at once, directly. The others wait in batches. A waiting batch is sent
+// at once, directly, unless a batch of several calls was done a moment ago. The others wait
+// in batches. A waiting batch is sent
 //
 //   - when another batch is done, or few calls are left in flight
 //   - when a call arrives, if the last batch was sent minInterval ago or earlier
+//   - when few calls are in flight, and all goroutines that can run have added theirs
 //   - when crowdThreshold calls wait behind at most one batch
 //   - by a timer, maxDelay after the last batch was sent
 //
@@ -31,8 +33,9 @@ type queue struct {
 	callers  int             // callers that wait, in all waiting batches
 	calls    int             // in flight: direct ones and those of batches
 	batches  int             // in flight
-	gathers  int             // how many of those are done and in gather, about to send the waiting calls
+	gathers  int             // goroutines in gather, about to send the waiting calls
 	lastSent time.Duration   // when the last batch or call was sent, since epoch
+	together time.Duration   // when a batch of several calls was done last, since epoch
 	timer    *time.Timer     // sends the waiting calls if nothing else does
 	timerSet bool
 }
@@ -49,6 +52,7 @@ const (
 	crowdThreshold = 64                     // so many waiting calls are sent at once, even if a batch is in flight
 	minInterval    = 200 * time.Microsecond // between two batches, while others are in flight
 	maxDelay       = 500 * time.Microsecond // waiting calls are sent so long after the last batch, even if no other call comes
+	crowdTime      = time.Millisecond       // for so long after a batch of several calls, a call that comes is likely to be one of several
 )
 
 // epoch is the instant from which the others are counted: a Duration is smaller than a
@@ -115,10 +119,13 @@ func (q *queue) sendDirectly(ctx context.Context, l *Limit, key string, o redise
 func (q *queue) enter(ctx context.Context, l *Limit, key string, o redisexec.Operation, deadline time.Duration) (s slot, b *batch, direct bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.calls < FewCalls {
-		q.calls++
-		q.lastSent = time.Since(epoch)
-		return slot{}, nil, true
+	few := q.calls < FewCalls
+	if few {
+		if now := time.Since(epoch); q.together == 0 || now-q.together > crowdTime {
+			q.calls++
+			q.lastSent = now
+			return slot{}, nil, true
+		}
 	}
 	joined := false
 	if q.open != nil {
@@ -128,10 +135,13 @@ func (q *queue) enter(ctx context.Context, l *Limit, key string, o redisexec.Ope
 		s = q.add(ctx, l, key, o, deadline)
 	}
 	q.callers++
-	if !joined || q.gathers == 0 { // otherwise it is sent in a moment; next would read the clock, which costs too much here
-		b = q.next()
+	if q.gathers > 0 && (joined || few) { // it is sent in a moment; next would read the clock, which costs too much here
+		return s, nil, false
 	}
-	return s, b, false
+	if few {
+		q.gather(maxCalls)
+	}
+	return s, q.next(), false
 }
 
 // add gives a call a slot in the open batch, or in a new one behind it. It is called
@@ -219,6 +229,7 @@ func (q *queue) finish(b *batch) *batch {
 	defer q.mu.Unlock()
 	if b.callers > 1 {
 		q.gather(b.callers)
+		q.together = time.Since(epoch)
 	}
 	q.calls -= b.callers
 	q.batches--
@@ -240,8 +251,9 @@ func (q *queue) finishDirect() *batch {
 
 // gather lets callers that were just answered run, for as long as further calls come,
 // because these callers often call again at once: without it the next batch would be
-// nearly empty. It does not wait for goroutines that are blocked. It is called with mu
-// held, and unlocks it for a while.
+// nearly empty. Callers that ask over a network come a little later, several at a time, and
+// the first of them gathers the others. It does not wait for goroutines that are blocked. It
+// is called with mu held, and unlocks it for a while.
 func (q *queue) gather(most int) {
 	q.gathers++
 	for last, now := -2, -1; now > last && now < most; {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -312,6 +313,66 @@ func TestRequestsAreRunsOfEqualCalls(t *testing.T) {
 			requireCalls(t, calls, wants...)
 		})
 	}
+}
+
+// TestCallsAfterABatchOfSeveralWaitForOthers, for crowdTime; after a batch of one call they are sent directly at once.
+func TestCallsAfterABatchOfSeveralWaitForOthers(t *testing.T) {
+	held(t, 100, func(t *testing.T, s *server, m *Merger) {
+		time.Sleep(time.Second)
+		inBatches := func(keys ...string) int {
+			few(t, s, m)
+			acquireAll(m, 1, keys...)
+			s.answerFew()
+			s.answerNext(nil)
+			require.True(t, m.common.idle())
+			s.take()
+			time.Sleep(crowdTime)
+			acquireAll(m, 1, "b")
+			require.Equal(t, singly("b"), s.take())
+			return m.common.batches
+		}
+		require.Zero(t, inBatches("a"))
+		s.answerNext(nil)
+		require.Equal(t, 1, inBatches("a", "a"))
+		acquireAll(m, 1, "c")
+		require.Equal(t, singly("c"), s.take())
+		require.Equal(t, 2, m.common.batches)
+		time.Sleep(time.Nanosecond)
+		acquireAll(m, 1, "d")
+		require.Equal(t, singly("d"), s.take())
+		require.Equal(t, 2, m.common.batches)
+		require.Zero(t, m.common.gathers)
+	})
+}
+
+// TestCallsThatCanRunGoTogetherAfterABatch of several: the first one lets the others run before it is sent.
+func TestCallsThatCanRunGoTogetherAfterABatch(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	q := New(&redisexec.Executor{}, behindP).common
+	q.together = time.Since(epoch) + time.Hour // just now, for as long as the test takes
+	var calls sync.WaitGroup
+	var sent []*batch // one goroutine runs at a time
+	for i := range FewCalls + 2 {
+		calls.Go(func() {
+			_, b, direct := q.enter(ctx, given, fmt.Sprint(i), take(1), noDeadline)
+			if require.False(t, direct); b != nil {
+				sent = append(sent, b)
+			}
+		})
+	}
+	calls.Wait()
+	require.Len(t, sent, 1)
+	require.Equal(t, FewCalls+2, sent[0].callers)
+	require.Equal(t, FewCalls+2, q.calls)
+	require.Zero(t, q.gathers)
+
+	q.calls, q.gathers = 0, 1
+	for _, key := range []string{"a", "b"} {
+		_, b, direct := q.enter(ctx, given, key, take(1), noDeadline)
+		require.False(t, direct)
+		require.Nil(t, b, "another one gathers")
+	}
+	require.Equal(t, 2, q.callers)
 }
 
 func TestACrowdIsSentBehindASingleBatch(t *testing.T) {
