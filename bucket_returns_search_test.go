@@ -39,6 +39,8 @@ func TestNoGiveBackTakesFromAnyRule(t *testing.T) {
 		{"two steps", []searchCall{{rate: slow, burst: 2, every: 2 * tick}, {rate: fast, burst: 2, every: 3 * tick}}, 2, 2 + 1.5},
 		{"exact returns", []searchCall{{rate: slow, burst: 2, exactly: true}, {rate: fast, burst: 2, exactly: true}}, 0, 2},
 		{"exact returns in steps", []searchCall{{rate: slow, burst: 2, exactly: true, every: 3 * tick}, {rate: fast, burst: 2, exactly: true}}, 0, 2 + 1.5},
+		{"aligned, the clock steps back", []searchCall{{rate: slow, burst: 2, every: 3 * tick, aligned: true}, {rate: fast, burst: 2, every: 3 * tick, aligned: true}}, 2, 2 + 1.5},
+		{"aligned, exact returns", []searchCall{{rate: fast, burst: 2, every: 3 * tick, aligned: true, exactly: true}}, 0, 2 + 1.5},
 		{"two clocks", []searchCall{{rate: slow, burst: 2, byCaller: true}, {rate: fast, burst: 2, byCaller: true, lag: 1}}, 0, 2 + .5},
 		{"two clocks, the slower behind", []searchCall{{rate: slow, burst: 2, byCaller: true, lag: 1}, {rate: fast, burst: 2, byCaller: true}}, 0, 2 + .5},
 		{"the server's clock, and one that is behind", []searchCall{{rate: fast, burst: 2}, {rate: slow, burst: 2, byCaller: true, lag: 1}}, 0, 2 + .5},
@@ -61,7 +63,7 @@ func TestNoGiveBackTakesFromAnyRule(t *testing.T) {
 			case os.Getenv("RATELIMIT_LONG") != "":
 				most = 10_000
 			}
-			start := settling{searched: searched{now: 1_763_670_000_000_000}}
+			start := settling{searched: searched{now: 1_763_670_000_000_000, turn: 3 * tick.Microseconds()}}
 			known := map[string]bool{start.key(): true}
 			full, given := 0.0, 0
 			for queue := []settling{start}; len(queue) > 0 && len(known) < most; queue = queue[1:] {

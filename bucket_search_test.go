@@ -12,6 +12,7 @@ import (
 	lua "github.com/yuin/gopher-lua"
 
 	"github.com/tryacquire/ratelimit/internal/algorithms"
+	"github.com/tryacquire/ratelimit/internal/gcra"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 	"github.com/tryacquire/ratelimit/internal/script"
 )
@@ -19,7 +20,8 @@ import (
 // TestNoOrderOfCallsExceedsTheBound tries every order of calls of a few buckets on one
 // key, on a coarse clock, until no new state appears. By the server's clock, which may
 // step back, and by callers' clocks that differ, the permits taken stay within the
-// largest burst + the fastest rate × (time + skew) + one longest step.
+// largest burst + the fastest rate × (time + skew) + one longest step. Aligned buckets beside others get one step more
+// at each of their instants.
 func TestNoOrderOfCallsExceedsTheBound(t *testing.T) {
 	const tick = 100 * time.Millisecond
 	slow, fast := Per(1, 4*tick), Per(1, 2*tick)
@@ -43,6 +45,14 @@ func TestNoOrderOfCallsExceedsTheBound(t *testing.T) {
 		{"the server's clock, and one that is behind", []searchCall{{rate: fast, burst: 2}, {rate: fast, burst: 2, byCaller: true, lag: 1}}, 0, 2 + .5},
 		{"the server's clock, and one that is ahead", []searchCall{{rate: fast, burst: 2}, {rate: slow, burst: 1, byCaller: true, lag: -1}}, 0, 2 + .5},
 		{"three rules", []searchCall{{rate: slow, burst: 3}, {rate: fast, burst: 2}, {rate: fast, burst: 1, every: 3 * tick}}, 2, 3 + 1.5},
+		{"aligned", []searchCall{{rate: fast, burst: 2, every: 3 * tick, aligned: true}}, 2, 2 + 1.5},
+		{"aligned, two rates and bursts", []searchCall{{rate: slow, burst: 2, every: 3 * tick, aligned: true}, {rate: fast, burst: 1, every: 3 * tick, aligned: true}}, 2, 2 + 1.5},
+		{"aligned, two clocks", []searchCall{{rate: fast, burst: 2, every: 3 * tick, aligned: true, byCaller: true}, {rate: fast, burst: 2, every: 3 * tick, aligned: true, byCaller: true, lag: 1}}, 0, 2 + .5 + 1.5},
+		{"aligned and even", []searchCall{{rate: slow, burst: 2, every: 4 * tick, aligned: true}, {rate: fast, burst: 2}}, 0, 2},
+		{"aligned and even, the aligned faster", []searchCall{{rate: fast, burst: 2, every: 2 * tick, aligned: true}, {rate: slow, burst: 2}}, 0, 2},
+		{"aligned and in steps", []searchCall{{rate: fast, burst: 2, every: 4 * tick, aligned: true}, {rate: fast, burst: 2, every: 4 * tick}}, 0, 2 + 2},
+		{"aligned to two offsets", []searchCall{{rate: fast, burst: 2, every: 4 * tick, aligned: true}, {rate: fast, burst: 2, every: 4 * tick, aligned: true, offset: 2 * tick}}, 0, 2},
+		{"aligned, two steps", []searchCall{{rate: fast, burst: 2, every: 2 * tick, aligned: true}, {rate: slow, burst: 2, every: 4 * tick, aligned: true}}, 0, 2},
 		{"three clocks", []searchCall{{rate: fast, burst: 2}, {rate: fast, burst: 2, byCaller: true, lag: 1}, {rate: slow, burst: 3, byCaller: true}}, 0, 3 + .5},
 	} {
 		t.Run(test.about, func(t *testing.T) {
@@ -51,8 +61,18 @@ func TestNoOrderOfCallsExceedsTheBound(t *testing.T) {
 			for i := range test.calls {
 				s.prepare(t, &test.calls[i], tick)
 			}
-			rate := .5 // of the fastest, permits a tick
+			rate := .5    // of the fastest, permits a tick
+			alike := true // no steps but those of the first come
+			for _, call := range test.calls {
+				first := test.calls[0]
+				alike = alike && call.aligned == first.aligned && (!call.aligned || call.every == first.every && call.offset == first.offset)
+			}
 			start := searched{now: 1_763_670_000_000_000}
+			for _, call := range test.calls {
+				if call.aligned {
+					start.turn = max(start.turn, call.every.Microseconds()) // the others divide it
+				}
+			}
 			known := map[string]bool{start.key(): true}
 			full := 0.0
 			for queue := []searched{start}; len(queue) > 0; queue = queue[1:] {
@@ -66,7 +86,14 @@ func TestNoOrderOfCallsExceedsTheBound(t *testing.T) {
 							next := queue[0]
 							next.now += ticks * tick.Microseconds()
 							if ticks > 0 {
-								next.over = max(next.over-rate*float64(ticks), 0)
+								next.over -= rate * float64(ticks)
+								for _, c := range test.calls {
+									if c.aligned && !alike {
+										instants := c.bucket.Last(next.now)/c.every.Microseconds() - c.bucket.Last(queue[0].now)/c.every.Microseconds()
+										next.over -= float64(instants) * c.every.Seconds() * float64(c.rate.Count) / c.rate.Period.Seconds()
+									}
+								}
+								next.over = max(next.over, 0)
 							}
 							next.path = fmt.Sprintf("%s %+d:%d×%d", next.path, ticks, i, n)
 							if s.run(t, &next, call, n) {
@@ -97,10 +124,13 @@ type searchCall struct {
 	rate     Rate
 	burst    int
 	every    time.Duration
+	aligned  bool
+	offset   time.Duration // of aligned steps
 	exactly  bool
 	byCaller bool
 	lag      int64 // of the caller's clock, ticks
 
+	bucket *gcra.Bucket
 	algorithm
 	one, peek, operations *lua.FunctionProto
 }
@@ -111,15 +141,16 @@ type searched struct {
 	value        string
 	over         float64 // permits taken beyond the fastest rate
 	path         string
+	turn         int64 // 0, or microseconds after which aligned steps are at the same distance from now
 }
 
 // key is the same for states that go on alike, whenever they are.
 func (s searched) key() string {
 	if s.value == "" {
-		return fmt.Sprint(s.over)
+		return fmt.Sprint(s.now%max(s.turn, 1), s.over)
 	}
 	at, _ := strconv.ParseInt(s.value[:16], 10, 64)
-	return fmt.Sprint(s.now-at, s.value[16:], s.expires-s.now, s.over)
+	return fmt.Sprint(s.now%max(s.turn, 1), s.now-at, s.value[16:], s.expires-s.now, s.over)
 }
 
 // search runs scripts on one key, without a server.
@@ -166,8 +197,9 @@ func (s *search) command(t *testing.T, l *lua.LState) lua.LValue {
 }
 
 func (s *search) prepare(t *testing.T, c *searchCall, tick time.Duration) {
-	b, err := newBucket(c.rate, c.burst, "burst", &settings{refillEvery: c.every})
+	b, err := newBucket(c.rate, c.burst, "burst", &settings{refillEvery: c.every, aligned: c.aligned, offset: c.offset})
 	require.NoError(t, err)
+	c.bucket = b
 	mark := ""
 	if c.byCaller {
 		mark = fmt.Sprintf("@%d", tick.Milliseconds())

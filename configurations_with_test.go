@@ -41,17 +41,20 @@ func drawLimitsOfCalls(t *testing.T, s *limitertest.Stage, rng *rand.Rand, own b
 		}
 		family := families[rng.IntN(len(families))]
 		var buckets *ratelimit.TokenBucket
-		every := time.Duration(0)
+		var first simulate.TokenBucket
 		for range 1 + rng.IntN(3) {
 			p, err := family.Draw(rng, s.Client)
 			require.NoError(t, err)
 			of := p.Simulated.(simulate.TokenBucket)
 			if buckets == nil {
-				if every = of.RefillEvery; every > 0 {
-					opts = append(opts, ratelimit.WithRefillEvery(every))
+				if first = of; of.RefillEvery > 0 {
+					opts = append(opts, ratelimit.WithRefillEvery(of.RefillEvery))
+				}
+				if of.Aligned {
+					opts = append(opts, ratelimit.WithAlignment(of.Offset))
 				}
 				buckets = ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(1), 1, opts...))
-			} else if of.RefillEvery != every {
+			} else if of.RefillEvery != first.RefillEvery || of.Aligned != first.Aligned || of.Offset != first.Offset {
 				continue
 			}
 			if len(all) > 0 && (p.Bound.Window > 1000*all[0].bound.Window || all[0].bound.Window > 1000*p.Bound.Window) {

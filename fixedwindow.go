@@ -37,8 +37,8 @@ func NewFixedWindow(c Client, limit int, window time.Duration, opts ...Option) (
 	if window%time.Millisecond != 0 {
 		return nil, invalidConfig("the window is %v; a fixed one must be a whole number of milliseconds", window)
 	}
-	if s.offset%time.Microsecond != 0 {
-		return nil, invalidConfig("WithAlignment: %v is not a whole number of microseconds", s.offset)
+	if err := s.checkOffset(); err != nil {
+		return nil, err
 	}
 	if err := s.checkHeadroom("limit", limit); err != nil {
 		return nil, err

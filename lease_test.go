@@ -30,8 +30,12 @@ func TestSlicesAreAsLargeAsThereIsRoom(t *testing.T) {
 				every = int64(1+rng.IntN(200)) * 1000
 				opts = append(opts, ratelimit.WithRefillEvery(time.Duration(every)*time.Microsecond))
 			}
+			aligned := every > 1 && rng.IntN(2) == 0
+			if aligned {
+				opts = append(opts, ratelimit.WithAlignment(0))
+			}
 			l := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.Per(count, period), burst, opts...))
-			b := slicedBucket{rate: big.NewRat(int64(count), period.Microseconds()), burst: int64(burst), every: every, missing: new(big.Rat)}
+			b := slicedBucket{rate: big.NewRat(int64(count), period.Microseconds()), burst: int64(burst), every: every, aligned: aligned, missing: new(big.Rat)}
 			for range 12 {
 				s.Advance(time.Duration(rng.IntN(int(period.Microseconds()))) * time.Microsecond)
 				now := s.Now.UnixMicro()
@@ -66,7 +70,7 @@ func TestSlicesAreAsLargeAsThereIsRoom(t *testing.T) {
 					}
 				}
 				require.Empty(t, words)
-				require.Equal(t, want, got, "%d per %v, burst %d, every %d: %v, missing %v, %q", count, period, burst, every, list, about,
+				require.Equal(t, want, got, "%d per %v, burst %d, every %d, aligned %v: %v, missing %v, %q", count, period, burst, every, aligned, list, about,
 					s.Admin.Get(ctx, bucketKey).Val())
 			}
 		}
@@ -78,6 +82,7 @@ type slicedBucket struct {
 	rate    *big.Rat // permits a microsecond
 	burst   int64
 	every   int64 // microseconds of a step
+	aligned bool
 	missing *big.Rat
 	at      int64 // of the last step
 }
@@ -92,6 +97,9 @@ func (b *slicedBucket) pass(now int64) {
 	b.at += (now - b.at) / b.every * b.every
 	if b.missing.Sign() <= 0 {
 		b.missing, b.at = new(big.Rat), now
+	}
+	if b.aligned { // also if the bucket is full
+		b.at = now / b.every * b.every
 	}
 }
 

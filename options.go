@@ -66,7 +66,7 @@ var optionsOf = map[string]constructors{
 	"WithMaxSkew":      onTheirRedis,
 	"WithoutMerging":   onTheirRedis,
 	"WithHeadroom":     onTheirRedis &^ (newFairTokenBucket | newInFlight | newPause),
-	"WithAlignment":    newFixedWindow,
+	"WithAlignment":    newFixedWindow | newTokenBucket,
 	"WithStorage":      newSlidingWindow,
 	"WithSubWindows":   newSlidingWindow,
 	"WithResolution":   newSlidingLog,
@@ -197,10 +197,23 @@ func WithoutMerging() Option {
 // than at the first permit. With a window of a day and an offset of -2h, windows start at midnight of UTC+2.
 // offset is a whole number of microseconds. When the clock steps back over the start of a window, that window goes
 // on.
+//
+// The steps of [WithRefillEvery], without which a token bucket refuses this option, fall on such multiples of d instead:
+// 100 more at each full hour, of which up to a burst of 500 are kept. When the server's clock steps back over a step, its
+// tokens are missing until the step comes again, so that it counts once. docs/plans.md says what such a bucket allows
+// together with others on the same keys.
 func WithAlignment(offset time.Duration) Option {
 	return limiterOption("WithAlignment", func(s *settings) {
 		s.aligned, s.offset = true, offset
 	})
+}
+
+// checkOffset refuses an offset that no script can count.
+func (s *settings) checkOffset() error {
+	if s.offset%time.Microsecond != 0 {
+		return invalidConfig("WithAlignment: %v is not a whole number of microseconds", s.offset)
+	}
+	return nil
 }
 
 // Storage is how a sliding window is kept in Redis.
@@ -263,7 +276,7 @@ func WithResolution(d time.Duration) Option {
 }
 
 // WithRefillEvery adds tokens in steps, every d, rather than continuously. Each adds what the rate yields in d.
-// They count from the first permit that left the bucket less than full. d is a whole number of microseconds, from
+// They count from the first permit that left the bucket less than full, or see [WithAlignment]. d is a whole number of microseconds, from
 // 1ms up.
 func WithRefillEvery(d time.Duration) Option {
 	return limiterOption("WithRefillEvery", func(s *settings) {

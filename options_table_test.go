@@ -29,7 +29,7 @@ WithClock         x           x              x             x          x         
 WithMaxSkew       x           x              x             x          x           x           x               x        x     .                .             .        .            .         .
 WithoutMerging    x           x              x             x          x           x           x               x        x     .                .             .        .            .         .
 WithHeadroom      x           x              x             x          x           x           .               .        .     .                .             .        .            .         .
-WithAlignment     x           .              .             .          .           .           .               .        .     .                .             .        .            .         .
+WithAlignment     x           .              .             .          x           .           .               .        .     .                .             .        .            .         .
 WithStorage       .           .              x             .          .           .           .               .        .     .                .             .        .            .         .
 WithSubWindows    .           .              x             .          .           .           .               .        .     .                .             .        .            .         .
 WithResolution    .           .              .             x          .           .           .               .        .     .                .             .        .            .         .
@@ -156,6 +156,9 @@ func TestEachOptionAtEachConstructor(t *testing.T) {
 			given := []ratelimit.PolicyOption{value}
 			if option == "WithMaxSkew" && cell == "x" {
 				given = append(given, ratelimit.WithClock(time.Now)) // which it needs
+			}
+			if option == "WithAlignment" && constructors[i] == "TokenBucket" {
+				given = append(given, ratelimit.WithRefillEvery(time.Second)) // which it needs
 			}
 			_, err := build(given...)
 			if cell == "x" {

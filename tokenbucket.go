@@ -22,7 +22,7 @@ import (
 // of some 35 bytes; a decision is O(1).
 //
 // With [WithRefillEvery], tokens arrive in steps every d instead, and in any interval t >
-// 0 the bucket allows at most burst + ⌈t/d⌉ × the tokens of a step.
+// 0 the bucket allows at most burst + ⌈t/d⌉ × the tokens of a step, also if [WithAlignment] aligns the steps to the clock.
 //
 // Where each call comes with its limit, as from a database, [TokenBucket.With] has the bucket of another rate and burst.
 type TokenBucket struct {
@@ -44,6 +44,12 @@ func NewTokenBucket(c Client, rate Rate, burst int, opts ...Option) (*TokenBucke
 	s, err := collect(newTokenBucket, opts)
 	if err != nil {
 		return nil, err
+	}
+	if err := s.checkOffset(); err != nil {
+		return nil, err
+	}
+	if s.aligned && s.refillEvery == 0 {
+		return nil, invalidConfig("WithAlignment: tokens arrive continuously, and only steps are aligned; add WithRefillEvery, or leave it out")
 	}
 	var limits *recent.Cache[bucketLimit, *TokenBucket]
 	limits = recent.New(maxLimits, func(of bucketLimit) (*TokenBucket, error) {
@@ -95,6 +101,9 @@ func newBucket(rate Rate, size int, sizeName string, s *settings) (*gcra.Bucket,
 		return nil, err
 	}
 	b := gcra.New(int64(rate.Count), rate.Period, int64(size), s.refillEvery)
+	if s.aligned {
+		b.Align(s.offset)
+	}
 	if b.Window > exact.Duration(exact.Micros) {
 		return nil, tooSlow(rate, size, sizeName, s.refillEvery)
 	}

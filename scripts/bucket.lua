@@ -70,6 +70,7 @@ if state then
     if missing < 0 then missing = 0 end
   else
     local burst, every, whole, part = capacity / permit, 1
+    local grain, offset, latest = 1, 0, now
     -- <arithmetic/>
     -- <inherit/>
     missing = math.min(whole * permit + part, 2 ^ 53) -- with a larger burst it may be more

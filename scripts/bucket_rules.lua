@@ -52,7 +52,7 @@ end
 -- instant is within a step of the writer, begun is how much of the step has passed by then, and the
 -- writer's steps go on from there. slices is what the state says about slices (see lease): the
 -- instant at which the last one ends, and the epochs as the store writes them.
--- needs: now mark state permit flow every burst rule sub divide after present lag repair slices theirs writes margin whole part
+-- needs: now mark state permit flow every grain offset latest burst rule sub divide after present lag repair slices theirs writes margin whole part
 -- sets: lag margin part present promise repair same slices theirs whole writes
 local written, permits, units, unit, speed, step, kind, leased, promise, stop =
   string.match(state, '^(%d+)/(%d+)%+?(%d*)/([1-9]%d*)/([1-9]%d*)/?(%d*)(@?%d*)(~?[%d,]*)!?(%d*)()')
@@ -87,8 +87,8 @@ if mark == '' and kind ~= '' then
 end
 if written > now then
   if mark == '' and kind == '' then -- the clock stepped back
-    repair = true
-    written = now
+    repair = written > latest
+    written = math.min(written, latest)
   else -- a caller's clock is ahead
     lag = written - now
     present = written
@@ -96,7 +96,7 @@ if written > now then
 end
 local due, begun, given, restored = written + promise, 0
 if leased then slices = {ends = written + leased, from = written} end
-promised = written + promised
+promised = promised > 0 and written + promised or 0
 local same = (promise > 0 or leased) and unit == permit and speed == flow and step == every
 same = same and (mark ~= '' or kind == '')
 if promise > 0 and flow * unit > speed * permit then
@@ -118,7 +118,8 @@ end
 local own, cut = divide(units, permit, unit) -- the units, in those of this rule
 if cut > 0 then own = own + 1 end
 local age = present - written -- below 0 while a slower rule's permits are promised
-local passed = age - age % every
+local counts = age + (written - offset) % grain -- from the instant at which this rule's steps are counted
+local passed = counts - counts % every
 given, restored = divide(math.abs(passed), flow, permit)
 if passed < 0 then
   given = -given
@@ -157,21 +158,26 @@ if whole < 0 or whole + part == 0 then
   part = 0
   counted = present
 end
+local dates = counted -- the instant of a state that is written at present
+if grain > 1 then
+  dates = present
+  counted = present - (present - offset) % every
+end
 if leased then
   local old
   slices.epochs = ''
   if same then
     for id, began, slack in string.gmatch(epochs, ',(%d+),(%d+),(%d+)') do
-      old = began + counted - slices.from
+      old = began + dates - slices.from
       slices.epochs = string.format('%s,%s,%d,%d', slices.epochs, id, old, math.min(slack, whole))
     end
   end
   -- What is left of a slice comes back soon after its end: its epoch began at most a refill before it.
   if slices.ends > present or old and old < 2 * burst * permit / flow then
-    writes = string.format('%s~%d%s', writes, math.max(slices.ends - counted, 0), slices.epochs)
+    writes = string.format('%s~%d%s', writes, math.max(slices.ends - dates, 0), slices.epochs)
   end
 end
-if promised > present then writes = writes .. string.format('!%d', promised - counted) end
+if promised > present then writes = writes .. string.format('!%d', promised - dates) end
 if due > present then
   -- The key lives as long as the promise, which may be another rule's.
   local filled = math.min(full - age, counted - present + after(whole, part, permit, flow, every))
@@ -185,10 +191,10 @@ theirs = {
     if over < 0 then -- it fits before the last promised permit is due
       local early, left = divide(-over, permit, flow)
       early = early + math.floor((left - own) / flow)
-      return -age - (early - early % every)
+      return -counts - (early - early % every)
     end
     local writers = math.max(after(over, units, unit, speed, step) - begun, 0)
-    return math.min(after(over, own, permit, flow, every), writers) - age
+    return math.min(after(over, own, permit, flow, every) - counts, writers - age)
   end,
   less = function(fewer)
     local left = permits - fewer

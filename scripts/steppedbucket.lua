@@ -1,17 +1,22 @@
--- Token bucket and leaky bucket of any rule: they may refill in steps, which count from
--- the first permit taken from the full bucket, and one number need not hold their units.
--- (bucket.lua decides where both are not so.) An even refill has steps of a microsecond.
+-- Token bucket and leaky bucket of any rule: they may refill in steps, and one number need not
+-- hold their units. (bucket.lua decides where both are not so.) An even refill has steps of a
+-- microsecond. Steps count from the first permit taken from the full bucket, or come at the
+-- multiples of a step from an offset: then they are aligned, and each state that is not full gets
+-- a step at each of these instants after its own.
 --
 -- KEYS[1]  the key
 -- ARGV     [1] permits; [2] burst, permits; [3] units a permit; [4] units that a
---          microsecond restores; [5] microseconds a step; [6] the rule, as it stands in
---          the state; then what callersclock.lua needs, if the caller's clock decides
+--          microsecond restores; [5] microseconds a step; [6] offset of aligned steps
+--          from 1970, microseconds, or "first" for others; [7] the rule, as it stands in the
+--          state; then what callersclock.lua needs, if the caller's clock decides
 -- State    "<instant, 16 digits>/<permits missing then>+<units>", and the rule that wrote
 --          it: "/<units a permit>/<units that a microsecond restores>/<microseconds a
 --          step>", and "@" if a caller's clock wrote it, then spare if not 1000; then "!"
 --          and for how many microseconds after the instant permits are promised, if they
 --          are; then ";" and cancels that wait (cancel). In front of "!", "~" and what mark says of slices, if any are
---          out. The instant is that of the last step. A state with "!" or "~", and one of bucket.lua, is another rule's.
+--          out. The instant is that of the last step, and if steps are aligned that of the last
+--          take: so a rule without these steps restores nothing for the time before it, and the
+--          rule need not say that they are. A state with "!" or "~", and one of bucket.lua, is another rule's.
 -- Reply    the words of a run
 -- Words    requests allowed; permits and units missing before the run; microseconds since
 --          the last step; 0. If another rule wrote the state and nothing was taken, the
@@ -28,9 +33,19 @@ local now, mark, spare = time[1] * 1000000 + time[2], '', 0
 -- </clock>
 
 -- <config>
--- needs:
--- sets: burst permit flow every rule sub divide after
-local burst, permit, flow, every, rule = ARGV[2] + 0, ARGV[3] + 0, ARGV[4] + 0, ARGV[5] + 0, ARGV[6]
+--   grain, offset  instants are rounded down to offset + multiples of grain where steps are counted
+--   latest         a state that is dated later shows that the server's clock stepped back. Behind an
+--                  aligned instant it is the next one, so that none gives a step twice: a bucket that
+--                  is dated then lacks its step until then.
+-- needs: now
+-- sets: burst permit flow every rule grain offset latest sub divide after
+local burst, permit, flow, every, rule = ARGV[2] + 0, ARGV[3] + 0, ARGV[4] + 0, ARGV[5] + 0, ARGV[7]
+local grain, offset, latest = 1, 0, now
+if ARGV[6] ~= 'first' then
+  grain = every
+  offset = ARGV[6] + 0
+  latest = now - (now - offset) % every + every
+end
 local sub = string.sub
 -- <arithmetic/>
 -- </config>
@@ -39,14 +54,15 @@ local sub = string.sub
 -- The blocks after it use:
 --   present      the instant that decides: now, or the state's if a caller's clock is ahead
 --   whole, part  permits and units missing at present
---   since        the last step; present if the bucket is full
---   repair       the clock stepped back: the state's instant becomes now
+--   since        the last step; if none are aligned and the bucket is full, present
+--   stamp        the instant that the state gets
+--   repair       the clock stepped back: the state's instant becomes latest
 --   theirs       another rule wrote the state, see inherit
 --   writes       the rule as the store writes it
 --   margin       what the TTL is longer by, milliseconds
 --   slices       what the state says of slices, see inherit
--- needs: call key now mark spare burst permit flow every rule sub divide after
--- sets: state present whole part since lag repair slices theirs writes margin
+-- needs: call key now mark spare burst permit flow every rule grain offset latest sub divide after
+-- sets: state present whole part since stamp lag repair slices theirs writes margin
 local present, whole, part, since = now, 0, 0, now
 local lag, repair, theirs, writes, margin, slices = 0, false, nil, rule, spare
 local state = call('GET', key)
@@ -60,21 +76,29 @@ if state then
   if at and at + level < 2 ^ 53 and rest + 0 < permit then -- inherit refuses other numbers
     if at > now then
       if mark == '' then
-        repair = true
-        at = now
+        repair = at > latest
+        at = math.min(at, latest)
       else
         lag = at - now
         present = at
       end
     end
+    at = at - (at - offset) % grain
     local passed = (present - at) - (present - at) % every
-    local given, restored = divide(passed, flow, permit)
+    local given, restored = divide(math.abs(passed), flow, permit)
     since = at + passed
     whole = level - given
     part = rest - restored
+    if passed < 0 then -- the last step comes again
+      whole = level + math.min(given, 2 ^ 52)
+      part = rest + restored
+    end
     if part < 0 then
       whole = whole - 1
       part = part + permit
+    elseif part >= permit then
+      whole = whole + 1
+      part = part - permit
     end
     if whole < 0 or whole + part == 0 then -- full: the steps count from the next permit
       whole = 0
@@ -86,6 +110,11 @@ if state then
     since = theirs.since
     if same then theirs = nil end
   end
+end
+local stamp = since
+if grain > 1 then
+  since = present - (present - offset) % every
+  stamp = repair and latest or present
 end
 -- </load>
 
@@ -101,10 +130,11 @@ end
 -- </fit>
 
 -- <take>
--- needs: n whole allowed repair theirs
--- sets: whole repair theirs
+-- needs: n whole allowed present repair stamp theirs
+-- sets: whole repair stamp theirs
 if allowed > 0 then -- the state becomes one of this rule
   whole = whole + allowed * n
+  if repair then stamp = present end
   repair = false
   theirs = nil
 end
@@ -122,16 +152,16 @@ end
 
 if allowed > 0 or repair then
   -- <store>
-  -- needs: key permit flow every sub after state present whole part since repair theirs writes margin
+  -- needs: key permit flow every sub after stamp state present whole part since repair theirs writes margin
   -- sets:
   local ttl, value = since + after(whole, part, permit, flow, every) - present
   if repair then -- nothing was taken
     if theirs then ttl = theirs.full end
-    value = string.format('%016d', present) .. sub(state, 17)
+    value = string.format('%016d', stamp) .. sub(state, 17)
   else
-    value = string.format('%016d/%d+%d%s', since, whole, part, writes)
+    value = string.format('%016d/%d+%d%s', stamp, whole, part, writes)
   end
-  ttl = ttl / 1000 + margin
+  ttl = math.max(ttl / 1000, 0) + margin
   redis.call('SET', key, value, 'PX', ttl - ttl % 2 + 3)
   -- </store>
 else
@@ -167,10 +197,10 @@ size = size + 5
 -- </words>
 
 -- <due>
--- When the permits fit, microseconds from now, and the instant that the state gets.
+-- When the permits fit, microseconds from now.
 -- needs: n now burst permit flow every after whole part since
--- sets: due stamp
-local due, stamp = 0, since
+-- sets: due
+local due = 0
 local over = whole + n - burst
 if over > 0 or over == 0 and part > 0 then
   due = since + after(over, part, permit, flow, every) - now
@@ -253,9 +283,9 @@ end
 -- </lease>
 
 -- <slice>
--- needs: after allowed burst every flow id long out permit present since size slices spared writes
+-- needs: after allowed burst every flow id long out permit present size slices spared stamp writes
 -- sets: writes
-local dated, turn = since, after(burst, 0, permit, flow, every)
+local dated, turn = stamp, after(burst, 0, permit, flow, every)
 -- <mark/>
 out[size + 1] = 0
 out[size + 2] = epoch + 0
@@ -288,8 +318,8 @@ out[size + 2] = 0
 -- that the epoch of a slice.
 -- While permits are promised, nothing is given back: waiting callers know their instants, and
 -- the next caller would get the same ones (operations.lua).
--- needs: back divide flow part permit present repair rule since slices state sub theirs where which whole writes
--- sets: given part present repair since state whole
+-- needs: back divide flow part permit present repair rule since slices stamp state sub theirs where which whole writes
+-- sets: given part present repair since stamp state whole
 -- <spare/>
 local less, lessPart, given = returns, 0, 0
 if which == '1' then
@@ -315,7 +345,10 @@ if less >= 0 and less + lessPart > 0 and whole + part > 0 and (writes == rule or
     part = 0
     since = present
   end
-  if not repair then since = since - present + tonumber(sub(state, 1, 16), 10) end -- as present below
+  if not repair then -- as present below
+    stamp = tonumber(sub(state, 1, 16), 10)
+    since = since - present + stamp
+  end
   -- <lower/>
   -- <store/>
 end

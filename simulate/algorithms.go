@@ -33,12 +33,9 @@ type FixedWindow struct {
 }
 
 func (f FixedWindow) build() (keys, error) {
-	var opts []ratelimit.Option
-	switch {
-	case f.Aligned:
-		opts = append(opts, ratelimit.WithAlignment(f.Offset))
-	case f.Offset != 0:
-		return nil, fmt.Errorf("%w: FixedWindow: the Offset is %v, and only aligned windows have one; set Aligned", ratelimit.ErrInvalidConfig, f.Offset)
+	opts, err := withAlignment(nil, "FixedWindow", "windows", f.Aligned, f.Offset)
+	if err != nil {
+		return nil, err
 	}
 	if _, err := ratelimit.NewFixedWindow(noRedis{}, f.Limit, f.Window, opts...); err != nil {
 		return nil, err
@@ -52,6 +49,17 @@ func (f FixedWindow) build() (keys, error) {
 		unit = time.Millisecond
 	}
 	return newTable(f.Limit, firstWindow{f.Limit, int64(f.Window / unit), unit.Microseconds()}), nil
+}
+
+// withAlignment adds the option.
+func withAlignment(opts []ratelimit.Option, of, what string, aligned bool, offset time.Duration) ([]ratelimit.Option, error) {
+	if aligned {
+		return append(opts, ratelimit.WithAlignment(offset)), nil
+	}
+	if offset != 0 {
+		return nil, fmt.Errorf("%w: %s: the Offset is %v, and only aligned %s have one; set Aligned", ratelimit.ErrInvalidConfig, of, offset, what)
+	}
+	return opts, nil
 }
 
 // A CalendarWindow is simulated as [ratelimit.NewCalendarWindow] decides: at most Limit
@@ -136,6 +144,11 @@ type TokenBucket struct {
 	// RefillEvery is how far apart the steps are in which permits come, see
 	// [ratelimit.WithRefillEvery]; 0 is continuously.
 	RefillEvery time.Duration
+
+	// Aligned lets the steps fall on the multiples of RefillEvery since 1970 plus Offset, see
+	// [ratelimit.WithAlignment]. Without Aligned, Offset is 0.
+	Aligned bool
+	Offset  time.Duration
 }
 
 func (t TokenBucket) build() (keys, error) {
@@ -143,10 +156,18 @@ func (t TokenBucket) build() (keys, error) {
 	if t.RefillEvery != 0 {
 		opts = append(opts, ratelimit.WithRefillEvery(t.RefillEvery))
 	}
+	opts, err := withAlignment(opts, "TokenBucket", "steps", t.Aligned, t.Offset)
+	if err != nil {
+		return nil, err
+	}
 	if _, err := ratelimit.NewTokenBucket(noRedis{}, t.Rate, t.Burst, opts...); err != nil {
 		return nil, err
 	}
-	return newTable(t.Burst, newBucket(t.Rate, t.Burst, t.RefillEvery)), nil
+	b := newBucket(t.Rate, t.Burst, t.RefillEvery)
+	if t.Aligned {
+		b.Align(t.Offset)
+	}
+	return newTable(t.Burst, b), nil
 }
 
 // A LeakyBucket is simulated as [ratelimit.NewLeakyBucket] decides: permits are poured in if

@@ -30,6 +30,8 @@ func TestWhatCannotWorkIsRefused(t *testing.T) {
 		{simulate.SlidingWindow{Limit: 1, Window: time.Second, SubWindows: 3}, "ratelimit: invalid configuration: the window 1s is not divisible into 3 sub-windows of whole microseconds; choose another number with WithSubWindows"},
 		{simulate.SlidingWindow{Limit: 1, Window: time.Second, SubWindows: 3, Storage: ratelimit.StorageZSet}, "ratelimit: invalid configuration: WithSubWindows: the storage ZSet is exact and has no sub-windows; leave the option out"},
 		{simulate.SlidingLog{}, "ratelimit: invalid configuration: there are 0 rules; give 1 to 100"},
+		{simulate.TokenBucket{Rate: ratelimit.PerSecond(1), Burst: 1, Offset: 1}, "ratelimit: invalid configuration: TokenBucket: the Offset is 1ns, and only aligned steps have one; set Aligned"},
+		{simulate.TokenBucket{Rate: ratelimit.PerSecond(1), Burst: 1, Aligned: true}, "ratelimit: invalid configuration: WithAlignment: tokens arrive continuously, and only steps are aligned; add WithRefillEvery, or leave it out"},
 		{simulate.TokenBucket{Rate: ratelimit.PerSecond(1)}, "ratelimit: invalid configuration: the burst is 0; it must be at least 1"},
 		{simulate.LeakyBucket{Rate: ratelimit.PerSecond(1)}, "ratelimit: invalid configuration: the capacity is 0; it must be at least 1"},
 	} {

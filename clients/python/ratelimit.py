@@ -123,9 +123,9 @@ class Limiter:
 
 
 class TokenBucket(Limiter):
-    """At most burst + rate x t permits in any time t; the rate is count in each period, in steps of every if that is given."""
+    """At most burst + rate x t permits in any time t; the rate is count in each period, in steps of every if that is given, aligned to an offset if that is."""
 
-    def __init__(self, redis, count: int, period: int, burst: int, every: int = 0, name="default", prefix="ratelimit"):
+    def __init__(self, redis, count: int, period: int, burst: int, every: int = 0, offset: int | None = None, name="default", prefix="ratelimit"):
         check(PERMITS, count=count, burst=burst)
         check(MICROS, period=period, every=every or 1)
         common = math.gcd(count, period)
@@ -134,8 +134,8 @@ class TokenBucket(Limiter):
         self.every = every or 1
         self.window = self._restores(burst * self.permit)
         numbers = [burst * self.permit, self.permit, self.flow] if self.even else [burst, self.permit, self.flow, self.every]
-        rule = "/" + "/".join(map(str, numbers[1:]))
-        super().__init__(redis, "tokenbucket", "bucket" if self.even else "steppedbucket", [*numbers, rule], burst, name, prefix)
+        args = [*numbers, *([] if self.even else ["first" if offset is None else offset % every]), "/" + "/".join(map(str, numbers[1:]))]
+        super().__init__(redis, "tokenbucket", "bucket" if self.even else "steppedbucket", args, burst, name, prefix)
 
     def _restores(self, units: int) -> int:
         micros = -(-units // self.flow)

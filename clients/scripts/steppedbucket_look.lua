@@ -10,9 +10,19 @@ local budget = 0 -- of an execution for many requests
 local time = redis.call('TIME')
 local now, mark, spare = time[1] * 1000000 + time[2], '', 0
 -- <config>
--- needs:
--- sets: burst permit flow every rule sub divide after
-local burst, permit, flow, every, rule = ARGV[2] + 0, ARGV[3] + 0, ARGV[4] + 0, ARGV[5] + 0, ARGV[6]
+--   grain, offset  instants are rounded down to offset + multiples of grain where steps are counted
+--   latest         a state that is dated later shows that the server's clock stepped back. Behind an
+--                  aligned instant it is the next one, so that none gives a step twice: a bucket that
+--                  is dated then lacks its step until then.
+-- needs: now
+-- sets: burst permit flow every rule grain offset latest sub divide after
+local burst, permit, flow, every, rule = ARGV[2] + 0, ARGV[3] + 0, ARGV[4] + 0, ARGV[5] + 0, ARGV[7]
+local grain, offset, latest = 1, 0, now
+if ARGV[6] ~= 'first' then
+  grain = every
+  offset = ARGV[6] + 0
+  latest = now - (now - offset) % every + every
+end
 local sub = string.sub
 -- <arithmetic>
 -- needs:
@@ -53,14 +63,15 @@ local out, size = {}, 0
 -- The blocks after it use:
 --   present      the instant that decides: now, or the state's if a caller's clock is ahead
 --   whole, part  permits and units missing at present
---   since        the last step; present if the bucket is full
---   repair       the clock stepped back: the state's instant becomes now
+--   since        the last step; if none are aligned and the bucket is full, present
+--   stamp        the instant that the state gets
+--   repair       the clock stepped back: the state's instant becomes latest
 --   theirs       another rule wrote the state, see inherit
 --   writes       the rule as the store writes it
 --   margin       what the TTL is longer by, milliseconds
 --   slices       what the state says of slices, see inherit
--- needs: call key now mark spare burst permit flow every rule sub divide after
--- sets: state present whole part since lag repair slices theirs writes margin
+-- needs: call key now mark spare burst permit flow every rule grain offset latest sub divide after
+-- sets: state present whole part since stamp lag repair slices theirs writes margin
 local present, whole, part, since = now, 0, 0, now
 local lag, repair, theirs, writes, margin, slices = 0, false, nil, rule, spare
 local state = call('GET', key)
@@ -74,21 +85,29 @@ if state then
   if at and at + level < 2 ^ 53 and rest + 0 < permit then -- inherit refuses other numbers
     if at > now then
       if mark == '' then
-        repair = true
-        at = now
+        repair = at > latest
+        at = math.min(at, latest)
       else
         lag = at - now
         present = at
       end
     end
+    at = at - (at - offset) % grain
     local passed = (present - at) - (present - at) % every
-    local given, restored = divide(passed, flow, permit)
+    local given, restored = divide(math.abs(passed), flow, permit)
     since = at + passed
     whole = level - given
     part = rest - restored
+    if passed < 0 then -- the last step comes again
+      whole = level + math.min(given, 2 ^ 52)
+      part = rest + restored
+    end
     if part < 0 then
       whole = whole - 1
       part = part + permit
+    elseif part >= permit then
+      whole = whole + 1
+      part = part - permit
     end
     if whole < 0 or whole + part == 0 then -- full: the steps count from the next permit
       whole = 0
@@ -111,7 +130,7 @@ if state then
     -- instant is within a step of the writer, begun is how much of the step has passed by then, and the
     -- writer's steps go on from there. slices is what the state says about slices (see lease): the
     -- instant at which the last one ends, and the epochs as the store writes them.
-    -- needs: now mark state permit flow every burst rule sub divide after present lag repair slices theirs writes margin whole part
+    -- needs: now mark state permit flow every grain offset latest burst rule sub divide after present lag repair slices theirs writes margin whole part
     -- sets: lag margin part present promise repair same slices theirs whole writes
     local written, permits, units, unit, speed, step, kind, leased, promise, stop =
       string.match(state, '^(%d+)/(%d+)%+?(%d*)/([1-9]%d*)/([1-9]%d*)/?(%d*)(@?%d*)(~?[%d,]*)!?(%d*)()')
@@ -146,8 +165,8 @@ if state then
     end
     if written > now then
       if mark == '' and kind == '' then -- the clock stepped back
-        repair = true
-        written = now
+        repair = written > latest
+        written = math.min(written, latest)
       else -- a caller's clock is ahead
         lag = written - now
         present = written
@@ -155,7 +174,7 @@ if state then
     end
     local due, begun, given, restored = written + promise, 0
     if leased then slices = {ends = written + leased, from = written} end
-    promised = written + promised
+    promised = promised > 0 and written + promised or 0
     local same = (promise > 0 or leased) and unit == permit and speed == flow and step == every
     same = same and (mark ~= '' or kind == '')
     if promise > 0 and flow * unit > speed * permit then
@@ -177,7 +196,8 @@ if state then
     local own, cut = divide(units, permit, unit) -- the units, in those of this rule
     if cut > 0 then own = own + 1 end
     local age = present - written -- below 0 while a slower rule's permits are promised
-    local passed = age - age % every
+    local counts = age + (written - offset) % grain -- from the instant at which this rule's steps are counted
+    local passed = counts - counts % every
     given, restored = divide(math.abs(passed), flow, permit)
     if passed < 0 then
       given = -given
@@ -216,21 +236,26 @@ if state then
       part = 0
       counted = present
     end
+    local dates = counted -- the instant of a state that is written at present
+    if grain > 1 then
+      dates = present
+      counted = present - (present - offset) % every
+    end
     if leased then
       local old
       slices.epochs = ''
       if same then
         for id, began, slack in string.gmatch(epochs, ',(%d+),(%d+),(%d+)') do
-          old = began + counted - slices.from
+          old = began + dates - slices.from
           slices.epochs = string.format('%s,%s,%d,%d', slices.epochs, id, old, math.min(slack, whole))
         end
       end
       -- What is left of a slice comes back soon after its end: its epoch began at most a refill before it.
       if slices.ends > present or old and old < 2 * burst * permit / flow then
-        writes = string.format('%s~%d%s', writes, math.max(slices.ends - counted, 0), slices.epochs)
+        writes = string.format('%s~%d%s', writes, math.max(slices.ends - dates, 0), slices.epochs)
       end
     end
-    if promised > present then writes = writes .. string.format('!%d', promised - counted) end
+    if promised > present then writes = writes .. string.format('!%d', promised - dates) end
     if due > present then
       -- The key lives as long as the promise, which may be another rule's.
       local filled = math.min(full - age, counted - present + after(whole, part, permit, flow, every))
@@ -244,10 +269,10 @@ if state then
         if over < 0 then -- it fits before the last promised permit is due
           local early, left = divide(-over, permit, flow)
           early = early + math.floor((left - own) / flow)
-          return -age - (early - early % every)
+          return -counts - (early - early % every)
         end
         local writers = math.max(after(over, units, unit, speed, step) - begun, 0)
-        return math.min(after(over, own, permit, flow, every), writers) - age
+        return math.min(after(over, own, permit, flow, every) - counts, writers - age)
       end,
       less = function(fewer)
         local left = permits - fewer
@@ -259,6 +284,11 @@ if state then
     since = theirs.since
     if same then theirs = nil end
   end
+end
+local stamp = since
+if grain > 1 then
+  since = present - (present - offset) % every
+  stamp = repair and latest or present
 end
 -- <fit>
 -- needs: n times burst whole part

@@ -1,17 +1,22 @@
--- Token bucket and leaky bucket of any rule: they may refill in steps, which count from
--- the first permit taken from the full bucket, and one number need not hold their units.
--- (bucket.lua decides where both are not so.) An even refill has steps of a microsecond.
+-- Token bucket and leaky bucket of any rule: they may refill in steps, and one number need not
+-- hold their units. (bucket.lua decides where both are not so.) An even refill has steps of a
+-- microsecond. Steps count from the first permit taken from the full bucket, or come at the
+-- multiples of a step from an offset: then they are aligned, and each state that is not full gets
+-- a step at each of these instants after its own.
 --
 -- KEYS[1]  the key
 -- ARGV     [1] permits; [2] burst, permits; [3] units a permit; [4] units that a
---          microsecond restores; [5] microseconds a step; [6] the rule, as it stands in
---          the state; then what callersclock.lua needs, if the caller's clock decides
+--          microsecond restores; [5] microseconds a step; [6] offset of aligned steps
+--          from 1970, microseconds, or "first" for others; [7] the rule, as it stands in the
+--          state; then what callersclock.lua needs, if the caller's clock decides
 -- State    "<instant, 16 digits>/<permits missing then>+<units>", and the rule that wrote
 --          it: "/<units a permit>/<units that a microsecond restores>/<microseconds a
 --          step>", and "@" if a caller's clock wrote it, then spare if not 1000; then "!"
 --          and for how many microseconds after the instant permits are promised, if they
 --          are; then ";" and cancels that wait (cancel). In front of "!", "~" and what mark says of slices, if any are
---          out. The instant is that of the last step. A state with "!" or "~", and one of bucket.lua, is another rule's.
+--          out. The instant is that of the last step, and if steps are aligned that of the last
+--          take: so a rule without these steps restores nothing for the time before it, and the
+--          rule need not say that they are. A state with "!" or "~", and one of bucket.lua, is another rule's.
 -- Reply    the words of a run
 -- Words    requests allowed; permits and units missing before the run; microseconds since
 --          the last step; 0. If another rule wrote the state and nothing was taken, the
@@ -28,9 +33,19 @@ local now, mark, spare = time[1] * 1000000 + time[2], '', 0
 -- </clock>
 
 -- <config>
--- needs:
--- sets: burst permit flow every rule sub divide after
-local burst, permit, flow, every, rule = ARGV[2] + 0, ARGV[3] + 0, ARGV[4] + 0, ARGV[5] + 0, ARGV[6]
+--   grain, offset  instants are rounded down to offset + multiples of grain where steps are counted
+--   latest         a state that is dated later shows that the server's clock stepped back. Behind an
+--                  aligned instant it is the next one, so that none gives a step twice: a bucket that
+--                  is dated then lacks its step until then.
+-- needs: now
+-- sets: burst permit flow every rule grain offset latest sub divide after
+local burst, permit, flow, every, rule = ARGV[2] + 0, ARGV[3] + 0, ARGV[4] + 0, ARGV[5] + 0, ARGV[7]
+local grain, offset, latest = 1, 0, now
+if ARGV[6] ~= 'first' then
+  grain = every
+  offset = ARGV[6] + 0
+  latest = now - (now - offset) % every + every
+end
 local sub = string.sub
 -- <arithmetic>
 -- needs:
@@ -72,14 +87,15 @@ end
 -- The blocks after it use:
 --   present      the instant that decides: now, or the state's if a caller's clock is ahead
 --   whole, part  permits and units missing at present
---   since        the last step; present if the bucket is full
---   repair       the clock stepped back: the state's instant becomes now
+--   since        the last step; if none are aligned and the bucket is full, present
+--   stamp        the instant that the state gets
+--   repair       the clock stepped back: the state's instant becomes latest
 --   theirs       another rule wrote the state, see inherit
 --   writes       the rule as the store writes it
 --   margin       what the TTL is longer by, milliseconds
 --   slices       what the state says of slices, see inherit
--- needs: call key now mark spare burst permit flow every rule sub divide after
--- sets: state present whole part since lag repair slices theirs writes margin
+-- needs: call key now mark spare burst permit flow every rule grain offset latest sub divide after
+-- sets: state present whole part since stamp lag repair slices theirs writes margin
 local present, whole, part, since = now, 0, 0, now
 local lag, repair, theirs, writes, margin, slices = 0, false, nil, rule, spare
 local state = call('GET', key)
@@ -93,21 +109,29 @@ if state then
   if at and at + level < 2 ^ 53 and rest + 0 < permit then -- inherit refuses other numbers
     if at > now then
       if mark == '' then
-        repair = true
-        at = now
+        repair = at > latest
+        at = math.min(at, latest)
       else
         lag = at - now
         present = at
       end
     end
+    at = at - (at - offset) % grain
     local passed = (present - at) - (present - at) % every
-    local given, restored = divide(passed, flow, permit)
+    local given, restored = divide(math.abs(passed), flow, permit)
     since = at + passed
     whole = level - given
     part = rest - restored
+    if passed < 0 then -- the last step comes again
+      whole = level + math.min(given, 2 ^ 52)
+      part = rest + restored
+    end
     if part < 0 then
       whole = whole - 1
       part = part + permit
+    elseif part >= permit then
+      whole = whole + 1
+      part = part - permit
     end
     if whole < 0 or whole + part == 0 then -- full: the steps count from the next permit
       whole = 0
@@ -130,7 +154,7 @@ if state then
     -- instant is within a step of the writer, begun is how much of the step has passed by then, and the
     -- writer's steps go on from there. slices is what the state says about slices (see lease): the
     -- instant at which the last one ends, and the epochs as the store writes them.
-    -- needs: now mark state permit flow every burst rule sub divide after present lag repair slices theirs writes margin whole part
+    -- needs: now mark state permit flow every grain offset latest burst rule sub divide after present lag repair slices theirs writes margin whole part
     -- sets: lag margin part present promise repair same slices theirs whole writes
     local written, permits, units, unit, speed, step, kind, leased, promise, stop =
       string.match(state, '^(%d+)/(%d+)%+?(%d*)/([1-9]%d*)/([1-9]%d*)/?(%d*)(@?%d*)(~?[%d,]*)!?(%d*)()')
@@ -165,8 +189,8 @@ if state then
     end
     if written > now then
       if mark == '' and kind == '' then -- the clock stepped back
-        repair = true
-        written = now
+        repair = written > latest
+        written = math.min(written, latest)
       else -- a caller's clock is ahead
         lag = written - now
         present = written
@@ -174,7 +198,7 @@ if state then
     end
     local due, begun, given, restored = written + promise, 0
     if leased then slices = {ends = written + leased, from = written} end
-    promised = written + promised
+    promised = promised > 0 and written + promised or 0
     local same = (promise > 0 or leased) and unit == permit and speed == flow and step == every
     same = same and (mark ~= '' or kind == '')
     if promise > 0 and flow * unit > speed * permit then
@@ -196,7 +220,8 @@ if state then
     local own, cut = divide(units, permit, unit) -- the units, in those of this rule
     if cut > 0 then own = own + 1 end
     local age = present - written -- below 0 while a slower rule's permits are promised
-    local passed = age - age % every
+    local counts = age + (written - offset) % grain -- from the instant at which this rule's steps are counted
+    local passed = counts - counts % every
     given, restored = divide(math.abs(passed), flow, permit)
     if passed < 0 then
       given = -given
@@ -235,21 +260,26 @@ if state then
       part = 0
       counted = present
     end
+    local dates = counted -- the instant of a state that is written at present
+    if grain > 1 then
+      dates = present
+      counted = present - (present - offset) % every
+    end
     if leased then
       local old
       slices.epochs = ''
       if same then
         for id, began, slack in string.gmatch(epochs, ',(%d+),(%d+),(%d+)') do
-          old = began + counted - slices.from
+          old = began + dates - slices.from
           slices.epochs = string.format('%s,%s,%d,%d', slices.epochs, id, old, math.min(slack, whole))
         end
       end
       -- What is left of a slice comes back soon after its end: its epoch began at most a refill before it.
       if slices.ends > present or old and old < 2 * burst * permit / flow then
-        writes = string.format('%s~%d%s', writes, math.max(slices.ends - counted, 0), slices.epochs)
+        writes = string.format('%s~%d%s', writes, math.max(slices.ends - dates, 0), slices.epochs)
       end
     end
-    if promised > present then writes = writes .. string.format('!%d', promised - counted) end
+    if promised > present then writes = writes .. string.format('!%d', promised - dates) end
     if due > present then
       -- The key lives as long as the promise, which may be another rule's.
       local filled = math.min(full - age, counted - present + after(whole, part, permit, flow, every))
@@ -263,10 +293,10 @@ if state then
         if over < 0 then -- it fits before the last promised permit is due
           local early, left = divide(-over, permit, flow)
           early = early + math.floor((left - own) / flow)
-          return -age - (early - early % every)
+          return -counts - (early - early % every)
         end
         local writers = math.max(after(over, units, unit, speed, step) - begun, 0)
-        return math.min(after(over, own, permit, flow, every), writers) - age
+        return math.min(after(over, own, permit, flow, every) - counts, writers - age)
       end,
       less = function(fewer)
         local left = permits - fewer
@@ -278,6 +308,11 @@ if state then
     since = theirs.since
     if same then theirs = nil end
   end
+end
+local stamp = since
+if grain > 1 then
+  since = present - (present - offset) % every
+  stamp = repair and latest or present
 end
 -- </load>
 
@@ -293,10 +328,11 @@ end
 -- </fit>
 
 -- <take>
--- needs: n whole allowed repair theirs
--- sets: whole repair theirs
+-- needs: n whole allowed present repair stamp theirs
+-- sets: whole repair stamp theirs
 if allowed > 0 then -- the state becomes one of this rule
   whole = whole + allowed * n
+  if repair then stamp = present end
   repair = false
   theirs = nil
 end
@@ -314,16 +350,16 @@ end
 
 if allowed > 0 or repair then
   -- <store>
-  -- needs: key permit flow every sub after state present whole part since repair theirs writes margin
+  -- needs: key permit flow every sub after stamp state present whole part since repair theirs writes margin
   -- sets:
   local ttl, value = since + after(whole, part, permit, flow, every) - present
   if repair then -- nothing was taken
     if theirs then ttl = theirs.full end
-    value = string.format('%016d', present) .. sub(state, 17)
+    value = string.format('%016d', stamp) .. sub(state, 17)
   else
-    value = string.format('%016d/%d+%d%s', since, whole, part, writes)
+    value = string.format('%016d/%d+%d%s', stamp, whole, part, writes)
   end
-  ttl = ttl / 1000 + margin
+  ttl = math.max(ttl / 1000, 0) + margin
   redis.call('SET', key, value, 'PX', ttl - ttl % 2 + 3)
   -- </store>
 else
@@ -359,10 +395,10 @@ size = size + 5
 -- </words>
 
 -- <due>
--- When the permits fit, microseconds from now, and the instant that the state gets.
+-- When the permits fit, microseconds from now.
 -- needs: n now burst permit flow every after whole part since
--- sets: due stamp
-local due, stamp = 0, since
+-- sets: due
+local due = 0
 local over = whole + n - burst
 if over > 0 or over == 0 and part > 0 then
   due = since + after(over, part, permit, flow, every) - now
@@ -504,9 +540,9 @@ end
 -- </lease>
 
 -- <slice>
--- needs: after allowed burst every flow id long out permit present since size slices spared writes
+-- needs: after allowed burst every flow id long out permit present size slices spared stamp writes
 -- sets: writes
-local dated, turn = since, after(burst, 0, permit, flow, every)
+local dated, turn = stamp, after(burst, 0, permit, flow, every)
 -- <mark>
 -- After a slice was taken, writes says until when slices may be spent, and how many permits may come
 -- back: "~" and the microseconds after the state's instant until the last one ends; then of two epochs,
@@ -567,8 +603,8 @@ out[size + 2] = 0
 -- that the epoch of a slice.
 -- While permits are promised, nothing is given back: waiting callers know their instants, and
 -- the next caller would get the same ones (operations.lua).
--- needs: back divide flow part permit present repair rule since slices state sub theirs where which whole writes
--- sets: given part present repair since state whole
+-- needs: back divide flow part permit present repair rule since slices stamp state sub theirs where which whole writes
+-- sets: given part present repair since stamp state whole
 -- <spare>
 -- How many of the permits that are given back the slices that are out leave room for: of a slice all
 -- or none, of an estimate as many as were spare since the older epoch began, of a credit (where is '') none.
@@ -618,7 +654,10 @@ if less >= 0 and less + lessPart > 0 and whole + part > 0 and (writes == rule or
     part = 0
     since = present
   end
-  if not repair then since = since - present + tonumber(sub(state, 1, 16), 10) end -- as present below
+  if not repair then -- as present below
+    stamp = tonumber(sub(state, 1, 16), 10)
+    since = since - present + stamp
+  end
   -- <lower>
   -- The state keeps its rule and its instant, with fewer permits missing then: as one of a
   -- slower rule, or of now, it would take from a faster rule what has been refilled since.

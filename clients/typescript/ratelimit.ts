@@ -133,8 +133,8 @@ const gcd = (a: number, b: number): number => (b === 0 ? a : gcd(b, a % b));
 const up = (a: bigint, b: bigint): bigint => (a > 0n ? (a + b - 1n) / b : 0n); // rounded up, at least 0
 const max = (a: bigint, b: bigint): bigint => (a > b ? a : b);
 
-/** At most burst + rate x t permits in any time t; the rate is count in each period, in steps of every if that is given. */
-export function tokenBucket(redis: Redis, rule: { count: number; period: number; burst: number; every?: number },
+/** At most burst + rate x t permits in any time t; the rate is count in each period, in steps of every if that is given, aligned to an offset (at least 0) if that is. */
+export function tokenBucket(redis: Redis, rule: { count: number; period: number; burst: number; every?: number; offset?: number },
   name = "default", prefix = "ratelimit"): Limiter {
   check(PERMITS, { count: rule.count, burst: rule.burst });
   check(MICROS, { period: rule.period, every: rule.every || 1 });
@@ -143,7 +143,7 @@ export function tokenBucket(redis: Redis, rule: { count: number; period: number;
   const even = !rule.every && burst * permit < 2n ** 48n; // a state of one number
   const restores = (units: bigint) => up(up(units, flow), every) * every;
   const numbers = even ? [burst * permit, permit, flow] : [burst, permit, flow, every];
-  const args = [...numbers.map(String), "/" + numbers.slice(1).join("/")];
+  const args = [...numbers.map(String), ...(even ? [] : [rule.offset === undefined ? "first" : String(rule.offset % rule.every!)]), "/" + numbers.slice(1).join("/")];
   const explain = (words: number[], n: number, taken: number): Result => {
     const allowed = words[0] > 0, w = words.map(BigInt);
     let [, missing, late, full] = w, wait = late;

@@ -53,7 +53,7 @@ type File struct {
 }
 
 var (
-	bucketFiles = []File{{Name: "bucket", Args: 4, Words: 4}, {Name: "steppedbucket", Args: 5, Words: 5}}
+	bucketFiles = []File{{Name: "bucket", Args: 4, Words: 4}, {Name: "steppedbucket", Args: 6, Words: 5}}
 
 	table = []Algorithm{
 		{ID: FixedWindow, Title: "fixed window", State: Text, Files: []File{{Name: "fixedwindow", Args: 2, Words: 3}, {Name: "datedwindow", Args: 3, Words: 3}}},

@@ -18,6 +18,8 @@ type Bucket struct {
 
 	permit, flow int64
 	every        int64 // microseconds between two steps; 1 if the refill is even
+	aligned      bool  // steps are at the multiples of every since 1970 plus offset, microseconds below every
+	offset       int64
 }
 
 // A Level is what is missing of a bucket: whole permits, and units beyond them.

@@ -2,6 +2,7 @@ package gcra
 
 import (
 	"math/bits"
+	"slices"
 	"strings"
 
 	"github.com/tryacquire/ratelimit/internal/decision"
@@ -68,7 +69,12 @@ type Stepped struct{ *Bucket }
 
 // Args are the arguments of the script. mark is that of the clock in its states.
 func (b Stepped) Args(mark string) []string {
-	return withRule(mark, b.Size, b.permit, b.flow, b.every)
+	offset := "first"
+	if b.aligned {
+		offset = exact.Texts(b.offset)[0]
+	}
+	args := withRule(mark, b.Size, b.permit, b.flow, b.every)
+	return slices.Insert(args, len(args)-1, offset)
 }
 
 // Longest is the longest wait of a reservation, in microseconds: the permits of the debt are at most 2^51.

@@ -71,6 +71,11 @@ func TestReadsWhatLimitersSee(t *testing.T) {
 						require.GreaterOrEqual(t, int(s.Used), want.Limit-want.Remaining)
 						want.Remaining = want.Limit - int(s.Used)
 					}
+					if b, ok := p.Simulated.(simulate.TokenBucket); ok && b.Aligned { // the state does not say so: by it steps come later, and at the latest when the key ends
+						require.GreaterOrEqual(t, int(s.Used), want.Limit-want.Remaining)
+						require.GreaterOrEqual(t, s.Empty, want.ResetAfter)
+						continue
+					}
 					if int(s.Used) != want.Limit-want.Remaining || s.Empty != want.ResetAfter {
 						text, _ := state.RawText(t.Context(), client, keys[0])
 						require.Equal(t, want, s, "%s, step %d: %s", p.About, i, text)

@@ -31,7 +31,8 @@ type State struct {
 	Used   int64
 	AtMost bool
 
-	// Empty is how long it takes, if nobody takes more, until nothing is used.
+	// Empty is how long it takes, if nobody takes more, until nothing is used. Of a bucket with aligned steps, of which
+	// its state does not tell, it is up to a step too long, and Used what was missing then.
 	Empty time.Duration
 
 	// Leased is how long processes may spend slices of it that are out.

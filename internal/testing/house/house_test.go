@@ -37,9 +37,10 @@ var capabilities = []struct {
 	{name: "tickets that free themselves", files: 1, lines: 464, names: 2, methods: 5, doc: 68, guides: 88, scripts: 687}, // with what a process knows of the end of its window, when the server's clock steps back; the eras of logs; and that too many of them are no outage
 	{name: "a reservation of more than the burst", doc: 1, guides: 8},
 	{name: "a wait for a place", lines: 120, names: 1, doc: 22, guides: 23},
-	{name: "a gateway with budgets", guides: 10},         // what an estimate decides, and the mistakes of gateways
-	{name: "aligned rules by clocks apart", scripts: 56}, // a state read and written by its permits alone; one rule never opens again what the other has ended, twice in what is assembled
-	{name: "one execution ends a call", files: 1},        // finish.go, in part from all.go
+	{name: "a gateway with budgets", guides: 10},                                       // what an estimate decides, and the mistakes of gateways
+	{name: "aligned rules by clocks apart", scripts: 56},                               // a state read and written by its permits alone; one rule never opens again what the other has ended, twice in what is assembled
+	{name: "one execution ends a call", files: 1},                                      // finish.go, in part from all.go
+	{name: "tokens at times of the clock", lines: 17, doc: 6, guides: 24, scripts: 40}, // WithAlignment of buckets: its bound beside others, and steps that count once
 	{name: "the same take twice", files: 1, lines: 133, names: 2, doc: 32, guides: 24},
 }
 

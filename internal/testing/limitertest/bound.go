@@ -20,7 +20,20 @@ type Bound struct {
 	Rules []model.Rule   // of a log, of sub-windows and of a sorted set
 	Slot  time.Duration  // by how much these can be late: a sub-window or the resolution
 
-	Aligned bool // a fixed window that starts at given times
+	Aligned bool          // a fixed window that starts at given times, or a bucket whose steps come then
+	Offset  time.Duration // of a bucket's steps
+}
+
+// Unlike reports whether buckets have aligned steps beside others that come at other times: then each may be the first
+// to find the bucket full just before its step.
+func Unlike(bounds []Bound) bool {
+	for _, b := range bounds {
+		first := bounds[0]
+		if (b.Aligned || first.Aligned) && b.Rate.Count > 0 && (b.Aligned != first.Aligned || b.Step != first.Step || (b.Offset-first.Offset)%b.Step != 0) {
+			return true
+		}
+	}
+	return false
 }
 
 // An AllowedCall is a call that was allowed.
@@ -49,7 +62,7 @@ func Exceeded(bounds []Bound, calls []AllowedCall, skew time.Duration) string {
 
 // exceededBucket: in any interval t, the largest burst, and the fastest rate in t, the
 // skew and, where tokens come in steps, the longest step: its tokens may be for the time
-// before the interval.
+// before the interval. Unlike aligned buckets may get a step more at each of its instants.
 func exceededBucket(bounds []Bound, calls []AllowedCall, skew time.Duration) string {
 	per := func(b Bound, d time.Duration) *big.Rat {
 		return new(big.Rat).Mul(big.NewRat(int64(b.Rate.Count), int64(b.Rate.Period)), new(big.Rat).SetInt64(int64(d)))
@@ -64,6 +77,26 @@ func exceededBucket(bounds []Bound, calls []AllowedCall, skew time.Duration) str
 	}
 	allowance := new(big.Rat).SetInt64(int64(burst))
 	allowance.Add(allowance, per(fastest, step+skew))
+	if Unlike(bounds) {
+		for i := range calls {
+			sum := 0
+			for _, g := range calls[i:] {
+				sum += g.N
+				t := time.Duration(g.At-calls[i].At) * time.Microsecond
+				most := new(big.Rat).Add(allowance, per(fastest, t))
+				for _, b := range bounds {
+					if b.Aligned {
+						from, to := time.Duration(calls[i].At)*time.Microsecond-skew-b.Offset, time.Duration(g.At)*time.Microsecond+skew-b.Offset
+						most.Add(most, new(big.Rat).Mul(per(b, b.Step), big.NewRat(int64(to/b.Step-from/b.Step), 1)))
+					}
+				}
+				if new(big.Rat).SetInt64(int64(sum)).Cmp(most) > 0 {
+					return fmt.Sprintf("%d permits within %v, more than %v", sum, t, most.FloatString(3))
+				}
+			}
+		}
+		return ""
+	}
 	if over, worst := model.Exceeds(taken(calls), fastest.Rate.Count, fastest.Rate.Period, allowance); over {
 		return fmt.Sprintf("%v permits too many: %+v", worst.Over, worst)
 	}

@@ -208,17 +208,29 @@ func Families() []Family {
 			rate, burst := drawBucket(rng)
 			every := pick(rng, time.Millisecond, 10*time.Millisecond, 333_333*time.Microsecond, time.Second, time.Minute)
 			exact, own := drawExact(rng)
-			l, err := ratelimit.NewTokenBucket(c, rate, burst, append(append(own, opts...), ratelimit.WithRefillEvery(every))...)
+			own = append(append(own, opts...), ratelimit.WithRefillEvery(every))
+			aligned, offset := rng.IntN(2) == 0, time.Duration(0)
+			about, bound := fmt.Sprintf("%v every %v, burst %d", rate, every, burst), steppedBound(rate, burst, every)
+			if aligned {
+				offset = pick(rng, 0, -2*time.Hour, time.Millisecond, 333*time.Microsecond)
+				own = append(own, ratelimit.WithAlignment(offset))
+				about += fmt.Sprintf(", aligned to %v", offset)
+				bound.Aligned, bound.Offset = true, offset
+			}
+			l, err := ratelimit.NewTokenBucket(c, rate, burst, own...)
 			return Pair{
-				About: fmt.Sprintf("%v every %v, burst %d", rate, every, burst), Limiter: l,
-				Simulated: simulate.TokenBucket{Rate: rate, Burst: burst, RefillEvery: every},
+				About: about, Limiter: l,
+				Simulated: simulate.TokenBucket{Rate: rate, Burst: burst, RefillEvery: every, Aligned: aligned, Offset: offset},
 				Model: func() model.Model {
 					m := model.NewSteppedBucket(rate.Count, rate.Period, burst, every)
+					if aligned {
+						m.Align(offset)
+					}
 					m.CallersClock = len(opts) > 0
 					m.ExactReturns = exact
 					return m
 				},
-				Bound: steppedBound(rate, burst, every),
+				Bound: bound,
 				Broken: func(taken []model.Taken) string {
 					if exceeds, worst := model.ExceedsSteppedBucket(taken, rate.Count, rate.Period, burst, every); exceeds {
 						return fmt.Sprintf("%+v", worst)

@@ -143,14 +143,20 @@ func (b *LeakyBucket) Credit(now int64, n int) int {
 func (b *SteppedBucket) Charge(now int64, n int) Answer { return b.decide(now, n, false, true) }
 
 // Place implements [Settler].
-func (b *SteppedBucket) Place(int64) int64 { return b.last }
+func (b *SteppedBucket) Place(now int64) int64 {
+	if b.aligned {
+		present, _ := b.presentAt(now)
+		return b.next(present) - b.every
+	}
+	return b.last
+}
 
 // GiveBack implements [Settler].
 func (b *SteppedBucket) GiveBack(now int64, n int, place int64) {
 	if b.level == nil {
 		return
 	}
-	present, _ := presentAt(now, b.last, b.CallersClock)
+	present, repaired := b.presentAt(now)
 	level, last := b.load(present)
 	given, full := rat(int64(n)), rat(int64(b.burst))
 	if b.ExactReturns {
@@ -164,7 +170,11 @@ func (b *SteppedBucket) GiveBack(now int64, n int, place int64) {
 	if b.level = add(b.level, given); less(full, b.level) {
 		b.level = full
 	}
-	b.last = min(b.last, present)
+	if repaired && b.aligned {
+		b.last = b.next(now)
+	} else if !b.aligned {
+		b.last = min(b.last, present)
+	}
 	b.change()
 }
 
@@ -173,7 +183,7 @@ func (b *SteppedBucket) Credit(now int64, n int) int {
 	if b.level == nil {
 		return 0
 	}
-	present, _ := presentAt(now, b.last, b.CallersClock)
+	present, _ := b.presentAt(now)
 	level, _ := b.load(present)
 	given := min(int64(n), max(ceil(sub(rat(int64(b.burst)), level)), 0))
 	exactly := b.ExactReturns

@@ -9,7 +9,30 @@ import (
 )
 
 // basics are the usual operations on a token bucket, a sliding window in a list, and permits in flight.
-func basics() []Group { return []Group{bucketBasics(), logBasics(), heldBasics()} }
+func basics() []Group { return []Group{bucketBasics(), alignedBasics(), logBasics(), heldBasics()} }
+
+func alignedBasics() Group {
+	const burst, every = 5, time.Second
+	g := Group{
+		Algorithm: "tokenbucket", About: "aligned steps", Script: "steppedbucket", Key: "ratelimit:default:tokenbucket{k}",
+		Rule: map[string]int64{"count": 2, "period": 1_000_000, "burst": burst, "every": every.Microseconds(), "offset": 0},
+		Args: append(texts(burst, 500_000, 1, every.Microseconds(), 0), "/500000/1/1000000"),
+		Build: func(c ratelimit.Client) (ratelimit.Limiter, error) {
+			return ratelimit.NewTokenBucket(c, ratelimit.PerSecond(2), burst, ratelimit.WithRefillEvery(every), ratelimit.WithAlignment(0))
+		},
+	}
+	b := &bucket{m: model.NewSteppedBucket(2, time.Second, burst, every).Align(0), permit: 500_000, flow: 1, every: every.Microseconds(), aligned: true}
+	const at = 400 * time.Millisecond // after a step, as start is one
+	g.Cases = newHistory(b, 0).tell([]step{
+		{at, "5x1", "The instant is now, and not that of the last step"},
+		{every - at - time.Microsecond, "1x1", "Denied until the next full second"},
+		{time.Microsecond, "1e1", "Two permits came at the step. The ticket is the instant of the step, and 0"},
+		{100 * time.Millisecond, fmt.Sprintf("1g%d/0", int64(start)+every.Microseconds()), "It comes back: the state keeps its instant"},
+		{-time.Second, "3x1", "The server's clock stepped back over a step: its two permits are missing until it comes again"},
+		{-5 * time.Second, "3x1", "And over more: the state is dated at the next step"},
+	})
+	return g
+}
 
 func bucketBasics() Group {
 	const burst = 3

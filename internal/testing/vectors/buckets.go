@@ -20,6 +20,7 @@ type bucket struct {
 	m            stateful
 	permit, flow int64
 	every        int64 // microseconds of a step; 0: none
+	aligned      bool  // steps are at the multiples of every since 1970
 	caller       bool  // a caller's clock has written the state
 	server       bool  // the server's clock decides all the same
 }
@@ -29,10 +30,21 @@ func (b *bucket) model() model.Settler { return b.m }
 // present is what is missing now, in units, and the instant up to which the refill is counted: the last step.
 func (b *bucket) present(now int64) (units *big.Int, since int64) {
 	missing, at, ok := b.m.State()
+	if !ok && b.aligned {
+		return new(big.Int), floor(now, b.every)
+	}
 	if !ok {
 		return new(big.Int), now
 	}
 	units = whole(new(big.Rat).Mul(missing, new(big.Rat).SetInt64(b.permit)))
+	if b.aligned {
+		passed := floor(now, b.every) - floor(at, b.every) // below 0: a step comes again
+		units.Sub(units, new(big.Int).Mul(big.NewInt(max(passed, -b.every)), big.NewInt(b.flow)))
+		if units.Sign() <= 0 {
+			units = new(big.Int)
+		}
+		return units, floor(now, b.every)
+	}
 	step := max(b.every, 1)
 	passed := max(now-at, 0) / step * step
 	units.Sub(units, new(big.Int).Mul(big.NewInt(passed), big.NewInt(b.flow)))
@@ -44,6 +56,9 @@ func (b *bucket) present(now int64) (units *big.Int, since int64) {
 	}
 	return units, at + passed
 }
+
+// floor is the last multiple of step up to now.
+func floor(now, step int64) int64 { return now / step * step }
 
 func whole(r *big.Rat) *big.Int {
 	if !r.IsInt() {
@@ -82,6 +97,9 @@ func (b *bucket) used(now int64) int64 {
 
 func (b *bucket) repairs(now int64) bool {
 	_, at, ok := b.m.State()
+	if b.aligned {
+		return ok && at > floor(now, b.every)+b.every
+	}
 	return ok && at > now && !b.caller
 }
 
@@ -160,6 +178,9 @@ func buckets() (groups []Group) {
 			if every > 1 {
 				g.Rule["every"] = every
 			}
+		}
+		if every > 0 {
+			g.Args = append(g.Args, "first")
 		}
 		g.Args = append(g.Args, rule)
 		h := newHistory(&bucket{m: m, permit: r.permit, flow: r.flow, every: every}, len(groups))
