@@ -23,11 +23,14 @@ type algorithm struct {
 // algorithms are those that a file can name.
 var algorithms = map[string]algorithm{
 	"token_bucket": {
-		fields:   []string{"rate", "burst", "refill_every", "headroom"},
+		fields:   []string{"rate", "burst", "refill_every", "align", "headroom"},
 		required: []string{"rate", "burst"},
 		build: func(c ratelimit.Client, r rule, opts []ratelimit.Option) (any, error) {
 			if r.refillEvery != 0 {
 				opts = append(opts, ratelimit.WithRefillEvery(r.refillEvery))
+			}
+			if r.aligned {
+				opts = append(opts, ratelimit.WithAlignment(r.align))
 			}
 			return ratelimit.NewTokenBucket(c, r.rates[0], r.size, opts...)
 		},

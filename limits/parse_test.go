@@ -23,6 +23,8 @@ func TestEveryField(t *testing.T) {
 	}{
 		{"token_bucket", "{algorithm: token_bucket, rate: 100/m, burst: 20, refill_every: 30s, headroom: 5, name: api}",
 			limit{rule: rule{algorithm: "token_bucket", name: "api", rates: []ratelimit.Rate{ratelimit.PerMinute(100)}, size: 20, refillEvery: 30 * time.Second, headroom: 5}}},
+		{"token_bucket of the clock", "{algorithm: token_bucket, rate: 100/h, burst: 500, refill_every: 1h, align: -30m}",
+			limit{rule: rule{algorithm: "token_bucket", name: "x", rates: []ratelimit.Rate{ratelimit.PerHour(100)}, size: 500, refillEvery: time.Hour, aligned: true, align: -30 * time.Minute}}},
 		{"leaky_bucket", "{algorithm: leaky_bucket, rate: 10/90s, capacity: 2_000, headroom: 1}",
 			limit{rule: rule{algorithm: "leaky_bucket", name: "x", rates: []ratelimit.Rate{ratelimit.Per(10, 90*time.Second)}, size: 2000, headroom: 1}}},
 		{"fixed_window", "{algorithm: fixed_window, rate: 100/d, align: -2h, headroom: 1}",

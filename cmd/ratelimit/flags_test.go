@@ -41,6 +41,15 @@ func TestParseArgs(t *testing.T) {
 		{"stepped refill", []string{"--rate", "10/m", "--every", "6s"},
 			config{files: []string{"-"}, key: "ip", top: 10, limits: []limit{
 				{algorithm: tokenBucket, rate: perMinute(10), burst: 10, every: 6 * time.Second}}}},
+		{"aligned refill", []string{"--rate", "10/h", "--burst", "30", "--every", "1h", "--align", "-2h", "--vs", "--align 0", "--vs", "fixed-window", "--vs", "leaky-bucket"},
+			config{files: []string{"-"}, key: "ip", top: 10, limits: []limit{
+				{algorithm: tokenBucket, rate: ratelimit.PerHour(10), burst: 30, every: time.Hour, aligned: true, offset: -2 * time.Hour},
+				{algorithm: tokenBucket, rate: ratelimit.PerHour(10), burst: 30, every: time.Hour, aligned: true},
+				{algorithm: fixedWindow, rate: ratelimit.PerHour(10), aligned: true, offset: -2 * time.Hour},
+				{algorithm: leakyBucket, rate: ratelimit.PerHour(10), capacity: 10}}}},
+		{"an aligned window beside a bucket", []string{"--algorithm", "fixed-window,token-bucket", "--align", "0"},
+			config{files: []string{"-"}, key: "ip", top: 10, limits: []limit{
+				{algorithm: fixedWindow, rate: perMinute(20), aligned: true}, {algorithm: tokenBucket, rate: perMinute(20), burst: 20}}}},
 		{"leaky bucket", []string{"--algorithm", "leaky-bucket", "--rate", "10/90s", "--capacity", "3"},
 			config{files: []string{"-"}, key: "ip", top: 10, limits: []limit{
 				{algorithm: leakyBucket, rate: ratelimit.Per(10, 90*time.Second), capacity: 3}}}},
@@ -113,6 +122,7 @@ func TestParseArgsErrors(t *testing.T) {
 		{[]string{"--limit", "2", "--window", "0"}, `--window "0": it must be more than 0`},
 		{[]string{"--burst", "many"}, `--burst "many": it must be a whole number, 1 or more`},
 		{[]string{"--every", "-1s"}, `--every "-1s": it must be more than 0`},
+		{[]string{"--align", "0"}, "--align is for fixed-window, and for token-bucket with --every, not for token-bucket: leave it out, or choose one of these"},
 		{[]string{"--algorithm", "bucket"}, `--algorithm "bucket": choose one of token-bucket, leaky-bucket, fixed-window, sliding-window, sliding-log`},
 		{[]string{"--algorithm", "fixed-window", "--burst", "3"}, "--burst is for token-bucket, not for fixed-window: leave it out, or choose --algorithm token-bucket"},
 		{[]string{"--algorithm", "fixed-window,sliding-log", "--storage", "list"}, "--storage is for sliding-window, not for fixed-window or sliding-log: leave it out, or choose --algorithm sliding-window"},
@@ -175,6 +185,8 @@ func TestLimitsInWords(t *testing.T) {
 	}{
 		{nil, "20 per minute, up to 20 at once"},
 		{[]string{"--rate", "1200/90s", "--burst", "5", "--every", "3s"}, "1,200 per 90 seconds, up to 5 at once, refilled every 3 seconds"},
+		{[]string{"--rate", "20/h", "--every", "1h", "--align", "0"}, "20 per hour, up to 20 at once, refilled every hour of the clock (UTC)"},
+		{[]string{"--rate", "20/h", "--every", "1d", "--align", "-2h"}, "20 per hour, up to 20 at once, refilled every day of the clock (UTC, shifted by -2 hours)"},
 		{[]string{"--algorithm", leakyBucket}, "drains 20 per minute, holds up to 20"},
 		{[]string{"--algorithm", fixedWindow}, "at most 20 in a window of 1 minute that starts with the first request in it"},
 		{[]string{"--algorithm", fixedWindow, "--align", "0"}, "at most 20 in each minute of the clock (UTC)"},

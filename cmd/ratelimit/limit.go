@@ -19,8 +19,8 @@ type limit struct {
 	burst      int              // token bucket
 	every      time.Duration    // token bucket; 0: continuously
 	capacity   int              // leaky bucket
-	aligned    bool             // fixed window
-	offset     time.Duration    // fixed window, if aligned
+	aligned    bool             // fixed window, and a token bucket with every
+	offset     time.Duration    // if aligned
 	storage    ratelimit.Storage
 	buckets    int           // sliding window; 0: none, for ZSet
 	resolution time.Duration // sliding log; 0: exact
@@ -46,7 +46,7 @@ func (l limit) simulated() (*simulate.Limiter, error) {
 	case slidingLog:
 		return simulate.New(simulate.SlidingLog{Rules: l.rules, Resolution: l.resolution})
 	case tokenBucket:
-		return simulate.New(simulate.TokenBucket{Rate: l.rate, Burst: l.burst, RefillEvery: l.every})
+		return simulate.New(simulate.TokenBucket{Rate: l.rate, Burst: l.burst, RefillEvery: l.every, Aligned: l.aligned, Offset: l.offset})
 	case leakyBucket:
 		return simulate.New(simulate.LeakyBucket{Rate: l.rate, Capacity: l.capacity})
 	}
@@ -84,6 +84,9 @@ func (l limit) flags() string {
 		s += fmt.Sprintf(" --burst %d", l.burst)
 		if l.every > 0 {
 			s += fmt.Sprintf(" --every %v", l.every)
+		}
+		if l.aligned {
+			s += fmt.Sprintf(" --align %v", l.offset)
 		}
 	case leakyBucket:
 		s += fmt.Sprintf(" --capacity %d", l.capacity)
@@ -133,6 +136,13 @@ func (l limit) String() string {
 		s := fmt.Sprintf("%s, up to %s at once", rate, number(l.burst))
 		if l.every > 0 {
 			s += fmt.Sprintf(", refilled every %s", period(l.every))
+		}
+		switch {
+		case !l.aligned:
+		case l.offset == 0:
+			s += " of the clock (UTC)"
+		default:
+			s += fmt.Sprintf(" of the clock (UTC, shifted by %s)", duration(l.offset))
 		}
 		return s
 	default:

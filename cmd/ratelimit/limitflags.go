@@ -36,7 +36,7 @@ var limitFlags = []struct {
 	{"burst", "n", tokenBucket, "most requests at once (the rate's count)"},
 	{"every", "time", tokenBucket, "refill in steps of this time (continuously)"},
 	{"capacity", "n", leakyBucket, "most requests in the bucket (the rate's count)"},
-	{"align", "time", fixedWindow, "windows start at fixed times (UTC), shifted by this: 0, -2h\n(with the first request)"},
+	{"align", "time", fixedWindow, "windows start at fixed times (UTC), shifted by this: 0, -2h\n(with the first request); token-bucket: the steps of --every come then"},
 	{"storage", "kind", slidingWindow, "one of " + strings.Join(storageNames(), ", ") + " (" + storageNames()[0] + ")"},
 	{"buckets", "n", slidingWindow, "sub-windows, for list and hash (40)"},
 	{"rule", "n/period", slidingLog, "several limits, instead of --rate: 10/s,100/m"},
@@ -147,7 +147,11 @@ func parseVersus(first given, algorithm, vs string) (limit, error) {
 	if !slices.Contains(algorithmNames, algorithm) {
 		return limit{}, fmt.Errorf("the algorithm %q is not one of %s", algorithm, strings.Join(algorithmNames, ", "))
 	}
-	if err := own.applyTo([]string{algorithm}); err != nil {
+	checked := maps.Clone(own)
+	if algorithm == tokenBucket && first.has("every") {
+		checked["every"] = first["every"]
+	}
+	if err := checked.applyTo([]string{algorithm}); err != nil {
 		return limit{}, err
 	}
 
@@ -156,7 +160,7 @@ func parseVersus(first given, algorithm, vs string) (limit, error) {
 		inherited = inherited.without("rate", "limit", "window", "rule")
 	}
 	for _, f := range limitFlags {
-		if f.only != "" && f.only != algorithm {
+		if f.only != "" && f.only != algorithm && (f.name != "align" || algorithm != tokenBucket) {
 			inherited = inherited.without(f.name)
 		}
 	}
@@ -169,8 +173,13 @@ func parseVersus(first given, algorithm, vs string) (limit, error) {
 
 // applyTo returns an error for flags that none of the algorithms uses.
 func (g given) applyTo(names []string) error {
+	steps := slices.Contains(names, tokenBucket) && g.has("every")
+	if g.has("align") && !steps && !slices.Contains(names, fixedWindow) {
+		return fmt.Errorf("--align is for %s, and for %s with --every, not for %s: leave it out, or choose one of these",
+			fixedWindow, tokenBucket, strings.Join(names, " or "))
+	}
 	for _, f := range limitFlags {
-		if g.has(f.name) && f.only != "" && !slices.Contains(names, f.only) {
+		if g.has(f.name) && f.only != "" && !slices.Contains(names, f.only) && f.name != "align" {
 			return fmt.Errorf("--%s is for %s, not for %s: leave it out, or choose --algorithm %s",
 				f.name, f.only, strings.Join(names, " or "), f.only)
 		}
@@ -236,7 +245,10 @@ func (g given) limit(algorithm string) (l limit, err error) {
 	switch algorithm {
 	case tokenBucket:
 		l.burst = number("burst", l.rate.Count)
-		l.every = length("every")
+		if l.every = length("every"); l.every > 0 {
+			l.aligned = g.has("align")
+			l.offset = length("align")
+		}
 	case leakyBucket:
 		l.capacity = number("capacity", l.rate.Count)
 	case fixedWindow:

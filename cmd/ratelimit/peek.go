@@ -118,6 +118,9 @@ func (l limit) on(c ratelimit.Client, opts ...ratelimit.Option) (ratelimit.Limit
 		if l.every > 0 {
 			opts = append(opts, ratelimit.WithRefillEvery(l.every))
 		}
+		if l.aligned {
+			opts = append(opts, ratelimit.WithAlignment(l.offset))
+		}
 		return ratelimit.NewTokenBucket(c, l.rate, l.burst, opts...)
 	}
 	return nil, fmt.Errorf("the algorithm %q is not one of %s", l.algorithm, strings.Join(algorithmNames, ", "))

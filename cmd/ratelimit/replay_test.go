@@ -86,6 +86,10 @@ func TestCountsByHand(t *testing.T) {
 		{"--algorithm token-bucket --rate 3/m --burst 4", []int{60, 130}},
 		// Three tokens at 60 and at 120, of which 100 takes the last before.
 		{"--algorithm token-bucket --rate 3/m --every 60s", []int{0, 20, 40, 110}},
+		// Three tokens at 30, at 90 and at 150: as a window that is aligned.
+		{"--algorithm token-bucket --rate 3/m --every 60s --align 0", []int{0, 20, 130}},
+		// One at 10, 30, 50, …: 20 and 40 take those before them, and 60 finds one.
+		{"--algorithm token-bucket --rate 3/m --every 20s --align 0", []int{0, 60}},
 		// One at a time, 20 s apart: 110 comes 10 s and 130 comes 5 s after one.
 		{"--algorithm leaky-bucket --rate 3/m --capacity 1", []int{0, 0, 0, 60, 110, 130}},
 	} {
