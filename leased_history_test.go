@@ -24,7 +24,8 @@ type spending struct {
 	n        int
 }
 
-// excess is by how much the permits that were surely used within some interval exceed burst + rate × the interval.
+// excess is by how much the permits that were surely used within some interval exceed burst + rate × the interval, of which
+// Redis sees whole microseconds: it may take an interval for one microsecond longer.
 func excess(used []spending, rate float64, burst int) (worst float64) {
 	worst = -float64(burst)
 	used = slices.Clone(used)
@@ -34,7 +35,7 @@ func excess(used []spending, rate float64, burst int) (worst float64) {
 		for _, u := range used {
 			if !u.from.Before(a.from) {
 				n += u.n
-				worst = max(worst, float64(n-burst)-rate*u.to.Sub(a.from).Seconds())
+				worst = max(worst, float64(n-burst)-rate*(u.to.Sub(a.from)+time.Microsecond).Seconds())
 			}
 		}
 	}
